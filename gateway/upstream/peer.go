@@ -1,0 +1,159 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// maxHeaderBytes bounds an answer's header: ours are short.
+const maxHeaderBytes = 64 << 10
+
+// spareAge bounds how long a connection may wait for its first request: a
+// server gives up on one that stays silent.
+const spareAge = 4 * time.Second
+
+// peer is the one transport to one replica.
+type peer struct {
+	replica   Replica
+	tls       *tls.Config
+	cfg       *Config
+	transport *http.Transport
+
+	open  atomic.Int64 // connections that exist, whether idle or in use
+	busy  atomic.Int64 // exchanges that run
+	spare chan *conn   // made ahead of time, at most one
+	ahead atomic.Bool  // one is being made
+}
+
+func newPeer(r Replica, conf *tls.Config, cfg *Config) *peer {
+	p := &peer{replica: r, tls: conf, cfg: cfg, spare: make(chan *conn, 1)}
+	p.transport = &http.Transport{
+		Proxy:                  nil,
+		DialTLSContext:         p.dial,
+		DisableCompression:     true, // bytes pass as they are
+		MaxIdleConnsPerHost:    64,
+		IdleConnTimeout:        30 * time.Second,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		Protocols:              http1(),
+	}
+	return p
+}
+
+func http1() *http.Protocols {
+	var ps http.Protocols
+	ps.SetHTTP1(true)
+	return &ps
+}
+
+// dial is the only way to a connection of this peer.
+func (p *peer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	select {
+	case c := <-p.spare:
+		if time.Since(c.made) < spareAge {
+			return c, nil
+		}
+		_ = c.Close() // the replica may be about to close it
+	default:
+	}
+	return p.connect(ctx)
+}
+
+func (p *peer) connect(ctx context.Context) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
+	defer cancel()
+	d := tls.Dialer{Config: p.tls}
+	c, err := d.DialContext(ctx, "tcp", p.replica.Address)
+	if err != nil {
+		return nil, err
+	}
+	id, err := p.cfg.PeerID(c.(*tls.Conn).ConnectionState())
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	p.open.Add(1)
+	return &conn{Conn: c, peer: id, made: time.Now(), closed: func() { p.open.Add(-1) }}, nil
+}
+
+// prepare dials one connection ahead unless an idle one should exist.
+func (p *peer) prepare(ctx context.Context) {
+	if p.open.Load() > p.busy.Load() || len(p.spare) > 0 || !p.ahead.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer p.ahead.Store(false)
+		c, err := p.connect(context.WithoutCancel(ctx))
+		if err != nil {
+			return
+		}
+		select {
+		case p.spare <- c:
+		default:
+			_ = c.Close() // somebody else's is already waiting
+		}
+	}()
+}
+
+func (p *peer) close() {
+	p.transport.CloseIdleConnections()
+	select {
+	case c := <-p.spare:
+		_ = c.Close()
+	default:
+	}
+}
+
+// conn counts itself out once.
+type conn struct {
+	net.Conn
+	peer   string // SPIFFE ID that it proved
+	made   time.Time
+	once   sync.Once
+	closed func()
+}
+
+func (c *conn) Close() error {
+	c.once.Do(c.closed)
+	return c.Conn.Close()
+}
+
+// body ends the exchange when it is closed, and breaks it when the replica
+// says nothing for too long.
+type body struct {
+	rc     io.ReadCloser
+	idle   time.Duration
+	timer  *time.Timer
+	cancel context.CancelCauseFunc
+	once   sync.Once
+	done   func()
+	reason func(error) error
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.rc.Read(p)
+	if err == nil {
+		b.timer.Reset(b.idle)
+		return n, nil
+	}
+	b.timer.Stop()
+	if err != io.EOF {
+		err = b.reason(err)
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	b.timer.Stop()
+	err := b.rc.Close()
+	b.once.Do(func() {
+		b.cancel(nil)
+		b.done()
+	})
+	return err
+}
