@@ -1,0 +1,159 @@
+// Package workload is the process's own SPIFFE identity and the mutual TLS
+// made from it.
+//
+// Start at [NewSource], which reads X.509-SVIDs from the SPIFFE Workload API
+// and keeps them fresh, then at [ServerConfig] and [ClientConfig], which turn
+// a source and an [Authorizer] into a tls.Config. [IsIdentityError] tells a
+// peer that is somebody else from a network that is broken.
+//
+// # Why not go-spiffe's own TLS configurations
+//
+// They authorise in VerifyPeerCertificate, which crypto/tls skips when a
+// session is resumed: a peer taken off the list comes back unasked. Here the
+// check is in VerifyConnection, which runs on every connection, and sessions
+// are not resumed at all. [VerifyPeer] is also stricter than go-spiffe about
+// what a leaf must hold.
+//
+// # Development
+//
+// [Authority] is a certificate authority and Workload API inside the process,
+// for a demonstration without SPIRE. It refuses to start in production.
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+)
+
+// ErrExpired is the error of a source whose SVID has run out, as happens when
+// the Workload API is away for longer than the SVID lives.
+var ErrExpired = errors.New("the process's own X.509-SVID has expired")
+
+// defaultStartTimeout bounds how long NewSource waits for a first SVID.
+const defaultStartTimeout = 15 * time.Second
+
+// SourceConfig says where the process gets its identity.
+type SourceConfig struct {
+	// Socket is the Workload API's address, unix:///run/spire/agent.sock.
+	Socket string
+	// StartTimeout bounds the wait for the first SVID; zero is 15 s.
+	StartTimeout time.Duration
+	// Logger receives the Workload API client's complaints; nil discards them.
+	Logger *slog.Logger
+}
+
+// Source is the process's X.509-SVID and the trust bundles to check others'
+// by. It follows rotation by itself. It is safe for concurrent use.
+type Source struct {
+	x509 *workloadapi.X509Source
+}
+
+// NewSource connects to the Workload API and returns once a first SVID is
+// there. The context bounds only that wait.
+func NewSource(ctx context.Context, config SourceConfig) (*Source, error) {
+	if config.Socket == "" {
+		return nil, errors.New("workload API: no socket configured")
+	}
+	if err := workloadapi.ValidateAddress(config.Socket); err != nil {
+		return nil, fmt.Errorf("workload API socket %q: %w", config.Socket, err)
+	}
+	timeout := config.StartTimeout
+	if timeout <= 0 {
+		timeout = defaultStartTimeout
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
+		fmt.Errorf("no X.509-SVID within %v: is the agent running and is this process registered?", timeout))
+	defer cancel()
+
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(
+		workloadapi.WithAddr(config.Socket),
+		workloadapi.WithLogger(clientLog{config.Logger}),
+	))
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = errors.Join(cause, err)
+		}
+		return nil, fmt.Errorf("workload API %s: %w", config.Socket, err)
+	}
+	s := &Source{x509: source}
+	if err := s.Ready(); err != nil {
+		return nil, errors.Join(fmt.Errorf("workload API %s: %w", config.Socket, err), source.Close())
+	}
+	return s, nil
+}
+
+// GetX509SVID returns the current SVID. An expired one is an error: go-spiffe
+// keeps handing it out during an outage, and a peer's refusal then names the
+// wrong culprit.
+func (s *Source) GetX509SVID() (*x509svid.SVID, error) {
+	svid, err := s.x509.GetX509SVID()
+	if err != nil {
+		return nil, err
+	}
+	if end := svid.Certificates[0].NotAfter; !time.Now().Before(end) {
+		return nil, fmt.Errorf("%s: %w at %s", svid.ID, ErrExpired, end.UTC().Format(time.RFC3339))
+	}
+	return svid, nil
+}
+
+// GetX509BundleForTrustDomain returns the authorities of one trust domain.
+func (s *Source) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
+	return s.x509.GetX509BundleForTrustDomain(td)
+}
+
+// Ready reports whether the process can prove who it is now: nil, or why not.
+func (s *Source) Ready() error {
+	_, err := s.GetX509SVID()
+	return err
+}
+
+// ID is the SPIFFE ID that the process proves, or the zero ID when it can
+// prove none at present.
+func (s *Source) ID() spiffeid.ID {
+	svid, err := s.GetX509SVID()
+	if err != nil {
+		return spiffeid.ID{}
+	}
+	return svid.ID
+}
+
+// Remaining is how long the current SVID is still good for; zero when expired
+// or closed.
+func (s *Source) Remaining() time.Duration {
+	svid, err := s.GetX509SVID()
+	if err != nil {
+		return 0
+	}
+	return max(0, time.Until(svid.Certificates[0].NotAfter))
+}
+
+// Updated receives a value after each rotation. It holds one value, so it is
+// for a single reader.
+func (s *Source) Updated() <-chan struct{} { return s.x509.Updated() }
+
+// Close ends the watch on the Workload API. The source then proves nothing.
+func (s *Source) Close() error { return s.x509.Close() }
+
+// clientLog passes the Workload API client's printf logging on to slog.
+type clientLog struct{ to *slog.Logger }
+
+func (l clientLog) Debugf(format string, args ...any) { l.log(slog.LevelDebug, format, args) }
+func (l clientLog) Infof(format string, args ...any)  { l.log(slog.LevelDebug, format, args) }
+func (l clientLog) Warnf(format string, args ...any)  { l.log(slog.LevelWarn, format, args) }
+func (l clientLog) Errorf(format string, args ...any) { l.log(slog.LevelError, format, args) }
+
+func (l clientLog) log(level slog.Level, format string, args []any) {
+	if l.to == nil {
+		return
+	}
+	// The client's callbacks carry no context.
+	l.to.Log(context.TODO(), level, "workload API: "+fmt.Sprintf(format, args...))
+}
