@@ -70,8 +70,9 @@ type Authority struct {
 
 // endpoint is the Workload API of one identity.
 type endpoint struct {
-	path   string
-	server *grpc.Server // nil during an outage
+	path     string
+	server   *grpc.Server // nil during an outage
+	listener net.Listener
 }
 
 // NewAuthority makes the authority's keys. It serves nothing until [Authority.Socket].
@@ -160,6 +161,7 @@ func (a *Authority) serve(id spiffeid.ID, e *endpoint) error {
 		grpc.StreamInterceptor(requireHeaderStream),
 	)
 	workload.RegisterSpiffeWorkloadAPIServer(e.server, &api{id: id, issuer: a.issuer, rotation: a.rotation})
+	e.listener = listener
 	server := e.server
 	go func() {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
@@ -217,6 +219,9 @@ func (a *Authority) Close() {
 func (e *endpoint) stop() {
 	if e.server != nil {
 		e.server.Stop()
+		// A server stopped before its goroutine came to Serve knows no
+		// listener to close. Closing twice is an error of no interest.
+		_ = e.listener.Close()
 		e.server = nil
 	}
 }

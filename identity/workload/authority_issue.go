@@ -89,7 +89,9 @@ func certificate(name string, life time.Duration) *x509.Certificate {
 		SerialNumber: new(big.Int).SetBytes(serial),
 		Subject:      pkix.Name{CommonName: name, Organization: []string{"Sallyport development"}},
 		NotBefore:    now.Add(-backdate),
-		NotAfter:     now.Add(life),
+		// X.509 counts whole seconds; cutting the rest off would let a short
+		// life end before its replacement comes.
+		NotAfter: now.Add(life + time.Second - 1).Truncate(time.Second),
 	}
 }
 

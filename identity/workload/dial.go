@@ -4,42 +4,57 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
-	"syscall"
+	"time"
 )
 
 // Dialer returns a DialTLSContext for an http.Transport that talks to peers
-// admitted by authorize. Connections are *tls.Conn with the handshake done.
-//
-// A TLS 1.3 server judges our certificate after our side of the handshake is
-// over. If it refuses and closes, our first write may meet the closed socket
-// while the alert that explains it lies unread. These connections let the read
-// speak first, so that [IsIdentityError] recognises the refusal.
+// admitted by authorize. Its connections are [*Conn], so http.Response.TLS is
+// nil; httptrace.GotConn gives the connection, and it the peer.
 func Dialer(own Material, authorize Authorizer) func(ctx context.Context, network, address string) (net.Conn, error) {
-	config := ClientConfig(own, authorize)
+	dialer := &tls.Dialer{Config: ClientConfig(own, authorize)}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		var dialer net.Dialer
-		raw, err := dialer.DialContext(ctx, network, address)
+		conn, err := dialer.DialContext(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
-		conn := tls.Client(readFirst{raw}, config)
-		if err := conn.HandshakeContext(ctx); err != nil {
-			return nil, errors.Join(err, raw.Close())
-		}
-		return conn, nil
+		return ExplainRefusal(conn.(*tls.Conn)), nil
 	}
 }
 
-// readFirst leaves it to Read to report that the peer has closed the
-// connection: whatever the peer said before is then read first, and after it
-// the same failure.
-type readFirst struct{ net.Conn }
+// Conn is a client's connection whose failed writes say whether the server
+// refused our identity.
+//
+// A TLS 1.3 server judges our certificate after our side of the handshake is
+// over. If it refuses and closes, a write may meet the closed socket while the
+// alert that explains it lies unread, or was read by somebody who then closed
+// the connection under the writer.
+type Conn struct{ *tls.Conn }
 
-func (c readFirst) Write(b []byte) (int, error) {
+// ExplainRefusal makes the failed writes of a client's connection look for the
+// alert behind them.
+func ExplainRefusal(conn *tls.Conn) *Conn { return &Conn{conn} }
+
+// alertWait is how long a failed write waits for its explanation.
+const alertWait = 100 * time.Millisecond
+
+// Write writes to the connection. After a refusal by the server its error is an
+// [ErrPeerIdentity].
+func (c *Conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-		return len(b), nil
+	if err == nil {
+		return n, nil
+	}
+	// An alert ends reading for good: crypto/tls returns it from every later
+	// Read, even on a closed connection. What this Read may take from a living
+	// one is lost with it anyway. A closed one refuses the deadline and blocks
+	// in no Read.
+	if deadline := c.SetReadDeadline(time.Now().Add(alertWait)); deadline != nil && !errors.Is(deadline, net.ErrClosed) {
+		return n, err
+	}
+	if _, alert := c.Read(make([]byte, 1)); isCertificateAlert(alert) {
+		return n, &PeerIdentityError{Err: fmt.Errorf("our own identity was refused: %w", alert)}
 	}
 	return n, err
 }

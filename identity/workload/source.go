@@ -145,15 +145,13 @@ func (s *Source) Close() error { return s.x509.Close() }
 // clientLog passes the Workload API client's printf logging on to slog.
 type clientLog struct{ to *slog.Logger }
 
-func (l clientLog) Debugf(format string, args ...any) { l.log(slog.LevelDebug, format, args) }
-func (l clientLog) Infof(format string, args ...any)  { l.log(slog.LevelDebug, format, args) }
-func (l clientLog) Warnf(format string, args ...any)  { l.log(slog.LevelWarn, format, args) }
-func (l clientLog) Errorf(format string, args ...any) { l.log(slog.LevelError, format, args) }
+func (l clientLog) Debugf(format string, args ...any) { l.log((*slog.Logger).Debug, format, args) }
+func (l clientLog) Infof(format string, args ...any)  { l.log((*slog.Logger).Debug, format, args) }
+func (l clientLog) Warnf(format string, args ...any)  { l.log((*slog.Logger).Warn, format, args) }
+func (l clientLog) Errorf(format string, args ...any) { l.log((*slog.Logger).Error, format, args) }
 
-func (l clientLog) log(level slog.Level, format string, args []any) {
-	if l.to == nil {
-		return
+func (l clientLog) log(at func(*slog.Logger, string, ...any), format string, args []any) {
+	if l.to != nil {
+		at(l.to, "workload API client", "message", fmt.Sprintf(format, args...))
 	}
-	// The client's callbacks carry no context.
-	l.to.Log(context.TODO(), level, "workload API: "+fmt.Sprintf(format, args...))
 }
