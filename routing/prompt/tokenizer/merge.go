@@ -1,0 +1,203 @@
+package tokenizer
+
+import "math/bits"
+
+// merges maps a pair of token ids to the rank of its merge and the id it makes,
+// packed as rank<<32 | id so that comparing two values compares ranks. It is
+// an open-addressing table: a lookup is one multiplication and mostly one
+// cache line, and lookups are where encoding spends its time.
+type merges struct {
+	slots []mergeSlot
+	shift uint
+}
+
+type mergeSlot struct{ pair, value uint64 }
+
+// noMerge ranks behind every merge. It doubles as the mark of an empty slot's
+// value, since no merge makes the id 1<<32 - 1.
+const noMerge = ^uint64(0)
+
+func newMerges(n int) *merges {
+	size := 1 << bits.Len(uint(2*n+1))
+	m := &merges{slots: make([]mergeSlot, size), shift: uint(64 - bits.Len(uint(size-1)))}
+	for i := range m.slots {
+		m.slots[i].value = noMerge
+	}
+	return m
+}
+
+func pairOf(a, b uint32) uint64 { return uint64(a)<<32 | uint64(b) }
+
+// add reports whether the pair was new.
+func (m *merges) add(a, b uint32, rank int, id uint32) bool {
+	p := pairOf(a, b)
+	for i := m.home(p); ; i = (i + 1) & (len(m.slots) - 1) {
+		switch s := &m.slots[i]; {
+		case s.value == noMerge:
+			*s = mergeSlot{p, uint64(rank)<<32 | uint64(id)}
+			return true
+		case s.pair == p:
+			return false
+		}
+	}
+}
+
+func (m *merges) home(p uint64) int { return int((p * 0x9e3779b97f4a7c15) >> m.shift) }
+
+// find is the merge of the pair, or noMerge.
+func (m *merges) find(a, b uint32) uint64 {
+	p := pairOf(a, b)
+	for i := m.home(p); ; i = (i + 1) & (len(m.slots) - 1) {
+		s := &m.slots[i]
+		if s.pair == p || s.value == noMerge {
+			return s.value
+		}
+	}
+}
+
+// shortWord is the longest word, in bytes, whose merges are found by looking
+// at all pairs; longer ones use a heap.
+const shortWord = 48
+
+// appendWord appends the ids of the word w: the pair whose merge has the lowest
+// rank is merged, the leftmost of equals first, until no pair has a merge.
+func (t *Tokenizer) appendWord(dst []uint32, w string) []uint32 {
+	if len(w) > shortWord {
+		return t.appendLongWord(dst, w)
+	}
+	var ids [shortWord]uint32
+	var next [shortWord]uint64 // merge of ids[i] with ids[i+1]
+	n := len(w)
+	for i := range n {
+		ids[i] = t.bytes[w[i]]
+	}
+	for i := range n - 1 {
+		next[i] = t.merges.find(ids[i], ids[i+1])
+	}
+	for n > 1 {
+		best, at := noMerge, 0
+		for i, v := range next[:n-1] {
+			if v < best {
+				best, at = v, i
+			}
+		}
+		if best == noMerge {
+			break
+		}
+		ids[at] = uint32(best)
+		copy(ids[at+1:n-1], ids[at+2:n])
+		copy(next[at:n-2], next[at+1:n-1])
+		n--
+		if at > 0 {
+			next[at-1] = t.merges.find(ids[at-1], ids[at])
+		}
+		if at < n-1 {
+			next[at] = t.merges.find(ids[at], ids[at+1])
+		}
+	}
+	return append(dst, ids[:n]...)
+}
+
+// symbol is a token of a long word in a linked list.
+type symbol struct {
+	id         uint32
+	prev, next int32  // indices, -1 at the ends
+	value      uint64 // merge with the next symbol; noMerge once absorbed
+}
+
+func (t *Tokenizer) appendLongWord(dst []uint32, w string) []uint32 {
+	syms := make([]symbol, len(w))
+	for i := range syms {
+		syms[i] = symbol{id: t.bytes[w[i]], prev: int32(i) - 1, next: int32(i) + 1, value: noMerge}
+	}
+	syms[len(syms)-1].next = -1
+	var queue candidates
+	rate := func(i int32) {
+		s := &syms[i]
+		s.value = noMerge
+		if s.next >= 0 {
+			if s.value = t.merges.find(s.id, syms[s.next].id); s.value != noMerge {
+				queue.push(candidate{s.value, i})
+			}
+		}
+	}
+	for i := range syms {
+		rate(int32(i))
+	}
+	for len(queue) > 0 {
+		c := queue.pop()
+		s := &syms[c.at]
+		if s.value != c.value {
+			continue // superseded since it was queued
+		}
+		gone := &syms[s.next]
+		s.id = uint32(c.value)
+		s.next = gone.next
+		gone.value = noMerge
+		if s.next >= 0 {
+			syms[s.next].prev = c.at
+		}
+		rate(c.at)
+		if s.prev >= 0 {
+			rate(s.prev)
+		}
+	}
+	for i := int32(0); i >= 0; i = syms[i].next {
+		dst = append(dst, syms[i].id)
+	}
+	return dst
+}
+
+type candidate struct {
+	value uint64
+	at    int32
+}
+
+func (a candidate) before(b candidate) bool {
+	return a.value < b.value || a.value == b.value && a.at < b.at
+}
+
+// candidates is a binary min-heap.
+type candidates []candidate
+
+func (h *candidates) push(c candidate) {
+	q := append(*h, c)
+	i := len(q) - 1
+	for i > 0 {
+		up := (i - 1) / 2
+		if !c.before(q[up]) {
+			break
+		}
+		q[i] = q[up]
+		i = up
+	}
+	q[i] = c
+	*h = q
+}
+
+func (h *candidates) pop() candidate {
+	q := *h
+	top, c := q[0], q[len(q)-1]
+	q = q[:len(q)-1]
+	*h = q
+	if len(q) == 0 {
+		return top
+	}
+	i := 0
+	for {
+		down := 2*i + 1
+		if down >= len(q) {
+			break
+		}
+		if down+1 < len(q) && q[down+1].before(q[down]) {
+			down++
+		}
+		if !q[down].before(c) {
+			break
+		}
+		q[i] = q[down]
+		i = down
+	}
+	q[i] = c
+	return top
+}

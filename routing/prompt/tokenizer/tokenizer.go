@@ -1,0 +1,170 @@
+// Package tokenizer turns text into a model's token ids exactly as the Hugging
+// Face tokenizers library does, for the byte-level BPE models whose
+// tokenizer.json it can load.
+//
+// Start at [Parse] and [Tokenizer.AppendEncode]. The work is done in the
+// order of the file's parts: added tokens are cut out of the text (added.go),
+// what is between them is normalized (nfc.go), cut into words (scan.go), and
+// each word's bytes are merged (merge.go).
+//
+// Exact or nothing: a file with a part, a flag or a pattern that this package
+// does not implement to the letter is refused by [Parse], with its name. A
+// router that guesses token ids predicts cache hits that never come.
+package tokenizer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// ErrWordTooLong is returned for text with a single word (a run without a
+// place to cut) of more than MaxWord bytes, which would take too much memory
+// to merge.
+var ErrWordTooLong = errors.New("a word of the text is too long to encode")
+
+// MaxWord is the longest word that is encoded, in bytes.
+const MaxWord = 1 << 20
+
+// Tokenizer is a loaded tokenizer.json. It does not change after Parse but for
+// its cache, and may be used by many goroutines at once.
+type Tokenizer struct {
+	tokens []string // bytes of each id; "" where the id is unused
+	vocab  map[string]uint32
+	bytes  [256]uint32
+	merges *merges
+
+	// whole has a bit for each id that its own bytes encode to, so that a word
+	// found in vocab need not be merged.
+	whole []uint64
+
+	normalize    bool
+	ignoreMerges bool
+	word         scanner
+	classes      *classTable
+
+	added      []addedToken
+	raw        added // looked for in the text as it comes
+	normalized added // looked for between those, after normalization
+
+	cache *cache
+}
+
+type addedToken struct {
+	id      uint32
+	special bool
+}
+
+// VocabSize is the number of ids: one more than the highest.
+func (t *Tokenizer) VocabSize() int { return len(t.tokens) }
+
+// AppendEncode appends the ids of text to dst. With special, special tokens
+// spelled out in the text become their ids, which is what engines do with
+// rendered prompts; without, they are text like any other (added tokens that
+// are not special are found either way). Nothing is added before or after.
+//
+// Invalid UTF-8 is encoded byte by byte. The errors are ErrWordTooLong and
+// that of ctx.
+func (t *Tokenizer) AppendEncode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	e := encoder{Tokenizer: t, special: special, dst: dst}
+	err := e.cut(ctx, text, &t.raw, e.segment)
+	return e.dst, err
+}
+
+// encoder is one call of AppendEncode.
+type encoder struct {
+	*Tokenizer
+	special bool
+	dst     []uint32
+	words   int
+}
+
+// cut appends the ids of the added tokens in s and hands what is between them
+// to rest.
+func (e *encoder) cut(ctx context.Context, s string, tokens *added, rest func(context.Context, string) error) error {
+	start := 0
+	for from := 0; ; {
+		token, i, j := tokens.find(s, from)
+		from = j
+		if token >= 0 && e.Tokenizer.added[token].special && !e.special {
+			continue
+		}
+		if i > start {
+			if err := rest(ctx, s[start:i]); err != nil {
+				return err
+			}
+		}
+		if token < 0 {
+			return nil
+		}
+		e.dst = append(e.dst, e.Tokenizer.added[token].id)
+		start = j
+	}
+}
+
+func (e *encoder) segment(ctx context.Context, s string) error {
+	if e.normalize {
+		s = nfc(s)
+	}
+	return e.cut(ctx, s, &e.Tokenizer.normalized, e.plain)
+}
+
+// plain appends the ids of text without added tokens.
+func (e *encoder) plain(ctx context.Context, s string) error {
+	for i := 0; i < len(s); {
+		j := e.word(e.classes, s, i)
+		if err := e.appendCached(ctx, s[i:j]); err != nil {
+			return err
+		}
+		i = j
+	}
+	return nil
+}
+
+// ctxEvery is how many words are encoded between two looks at the context:
+// some tens of microseconds' work.
+const ctxEvery = 1024
+
+func (e *encoder) appendCached(ctx context.Context, w string) error {
+	if e.words++; e.words%ctxEvery == 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	if id, ok := e.vocab[w]; ok && (e.ignoreMerges || e.isWhole(id)) {
+		e.dst = append(e.dst, id)
+		return nil
+	}
+	if len(w) > cachedWord {
+		if len(w) > MaxWord {
+			return fmt.Errorf("%w: %d bytes", ErrWordTooLong, len(w))
+		}
+		e.dst = e.appendWord(e.dst, w)
+		return nil
+	}
+	slot, ids := e.cache.get(w)
+	if ids != nil {
+		e.dst = append(e.dst, ids...)
+		return nil
+	}
+	n := len(e.dst)
+	e.dst = e.appendWord(e.dst, w)
+	e.cache.put(slot, w, e.dst[n:])
+	return nil
+}
+
+func (t *Tokenizer) isWhole(id uint32) bool { return t.whole[id/64]&(1<<(id%64)) != 0 }
+
+// Decode is the text of ids, special tokens spelled out. The bytes are as they
+// are: where ids cut a character, the result is not valid UTF-8. Ids that the
+// model does not have are left out.
+func (t *Tokenizer) Decode(ids []uint32) string {
+	var b strings.Builder
+	for _, id := range ids {
+		if int(id) < len(t.tokens) {
+			b.WriteString(t.tokens[id])
+		}
+	}
+	return b.String()
+}
