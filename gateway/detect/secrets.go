@@ -1,0 +1,136 @@
+package detect
+
+import (
+	"slices"
+	"strings"
+)
+
+// key is the published form of a provider's credential.
+type key struct {
+	prefix string
+	class  func(byte) bool
+	least  int // characters after the prefix
+	most   int
+}
+
+// keys are the providers' documented prefixes.
+var keys = []key{
+	{"sk-", isToken, 20, 255},      // OpenAI, Anthropic and those that copied them
+	{"AKIA", isUpperAlnum, 16, 16}, // AWS, long-lived
+	{"ASIA", isUpperAlnum, 16, 16}, // AWS, temporary
+	{"ghp_", isAlnum, 36, 255},     // GitHub
+	{"gho_", isAlnum, 36, 255},
+	{"ghu_", isAlnum, 36, 255},
+	{"ghs_", isAlnum, 36, 255},
+	{"ghr_", isAlnum, 36, 255},
+	{"github_pat_", isToken, 22, 255},
+	{"glpat-", isToken, 20, 255}, // GitLab
+	{"AIza", isToken, 35, 35},    // Google
+	{"GOCSPX-", isToken, 28, 28},
+	{"xoxb-", isToken, 10, 255}, // Slack
+	{"xoxp-", isToken, 10, 255},
+	{"xoxa-", isToken, 10, 255},
+	{"xoxr-", isToken, 10, 255},
+	{"xoxs-", isToken, 10, 255},
+	{"xapp-", isToken, 10, 255},
+	{"sk_live_", isAlnum, 16, 255}, // Stripe
+	{"rk_live_", isAlnum, 16, 255},
+	{"hf_", isAlnum, 30, 64}, // Hugging Face
+	{"npm_", isAlnum, 36, 36},
+	{"dop_v1_", isAlnum, 64, 64}, // DigitalOcean
+	{"SG.", isDotToken, 60, 80},  // SendGrid
+}
+
+func isToken(b byte) bool      { return isAlnum(b) || b == '_' || b == '-' }
+func isDotToken(b byte) bool   { return isToken(b) || b == '.' }
+func isUpperAlnum(b byte) bool { return isUpper(b) || isDigit(b) }
+func isBase64(b byte) bool     { return isAlnum(b) || b == '+' || b == '/' }
+
+// keyFirst returns the first bytes of all prefixes.
+func keyFirst() string {
+	var first []byte
+	for _, k := range keys {
+		if !slices.Contains(first, k.prefix[0]) {
+			first = append(first, k.prefix[0])
+		}
+	}
+	return string(first)
+}
+
+// providerKey matches a prefix and enough of a random tail: both digits and
+// letters, since "sk-" also begins words.
+func providerKey(v []byte, i int) (int, int, bool) {
+	if !atWord(v, i) {
+		return 0, 0, false
+	}
+	for _, k := range keys {
+		if len(v)-i < len(k.prefix) || string(v[i:i+len(k.prefix)]) != k.prefix {
+			continue
+		}
+		start := i + len(k.prefix)
+		end := run(v, start, k.most, k.class)
+		tail := v[start:end]
+		if len(tail) >= k.least && !(len(tail) == k.most && k.class(at(v, end)) && k.most < 255) &&
+			slices.ContainsFunc(tail, isDigit) && slices.ContainsFunc(tail, isAlpha) {
+			return i, end, true
+		}
+	}
+	return 0, 0, false
+}
+
+const pemBegin = "-----BEGIN "
+
+// privateKey matches the first line of a PEM or PGP private key.
+func privateKey(v []byte, i int) (int, int, bool) {
+	if len(v)-i < len(pemBegin) || string(v[i:i+len(pemBegin)]) != pemBegin {
+		return 0, 0, false
+	}
+	end := run(v, i+len(pemBegin), 48, func(b byte) bool { return isUpperAlnum(b) || b == ' ' })
+	if !strings.Contains(string(v[i:end]), "PRIVATE KEY") {
+		return 0, 0, false
+	}
+	return i, end, true
+}
+
+const (
+	leastJWT = 16
+	mostJWT  = 8 << 10
+)
+
+// jsonWebToken matches a compact JWS or JWE whose header and claims are JSON
+// objects: base64url of {" is eyJ.
+func jsonWebToken(v []byte, i int) (int, int, bool) {
+	if !atWord(v, i) || at(v, i+1) != 'y' || at(v, i+2) != 'J' {
+		return 0, 0, false
+	}
+	header := run(v, i, mostJWT, isToken)
+	if at(v, header) != '.' || header-i < leastJWT {
+		return 0, 0, false
+	}
+	claims := run(v, header+1, mostJWT, isToken)
+	if at(v, claims) != '.' || claims-header < leastJWT || string(v[header+1:header+4]) != "eyJ" {
+		return 0, 0, false
+	}
+	end := run(v, claims+1, mostJWT, isToken)
+	return i, end, true
+}
+
+// awsSecret matches the 40 characters that follow a name such as
+// aws_secret_access_key; alone they look like any base64.
+func awsSecret(v []byte, i int) (int, int, bool) {
+	past, ok := phrase(v, i, "secret access key")
+	if !ok {
+		past, ok = phrase(v, i, "secret key")
+	}
+	if !ok {
+		return 0, 0, false
+	}
+	for start := past; start < len(v) && start < past+8; start++ {
+		if !isBase64(v[start]) {
+			continue
+		}
+		end := run(v, start, 41, isBase64)
+		return start, end, end-start == 40
+	}
+	return 0, 0, false
+}

@@ -1,0 +1,142 @@
+package wire
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sallyport-ai/sallyport/policy"
+)
+
+// Operation is one route. Values come from [Operations].
+type Operation struct {
+	Method string
+	Path   string       // matched exactly
+	Name   string       // as policy and records know it
+	Class  policy.Class // the least that a request on this route is
+	Shape  Shape        // of error bodies
+
+	fields map[string]field // allowed top-level fields; nil: no body
+}
+
+// HasBody reports whether requests of this operation carry a body to decode.
+func (o Operation) HasBody() bool { return o.fields != nil }
+
+// The operations.
+var (
+	ChatCompletions = Operation{
+		Method: "POST", Path: "/v1/chat/completions", Name: "chat.completions",
+		Class: policy.Chat, fields: chatFields(),
+	}
+	ModelsList = Operation{
+		Method: "GET", Path: "/v1/models", Name: "models.list",
+		Class: policy.Discovery,
+	}
+)
+
+// Operations returns the table of routes. Anything that is not in it is 404.
+func Operations() []Operation { return []Operation{ChatCompletions, ModelsList} }
+
+// Allow returns o with more top-level fields allowed, as an operator may
+// configure. They pass through unread, but for their texts. A name on the
+// never-list is an error.
+func (o Operation) Allow(names ...string) (Operation, error) {
+	fields := maps.Clone(o.fields)
+	for _, name := range names {
+		if never(name) {
+			return Operation{}, fmt.Errorf("allow field %q of %s: it can never be forwarded", name, o.Name)
+		}
+		if _, ok := fields[name]; !ok && fields != nil {
+			fields[name] = opaque
+		}
+	}
+	o.fields = fields
+	return o, nil
+}
+
+// removed are client fields that are taken out and recorded instead of refused:
+// clients send them in good faith, but their value is not theirs to choose.
+var removed = []string{"cache_salt"}
+
+// neverForwarded are fields that no configuration can allow: they name hosts,
+// files, code, queue places, cache partitions or other requests of the engine.
+var neverForwarded = map[string]bool{
+	"cache_salt": true, // removed before this list is asked; not allowable either
+
+	// vLLM
+	"kv_transfer_params": true, "priority": true, "data_parallel_rank": true,
+	"request_id": true, "extra_args": true, "vllm_xargs": true,
+	"chat_template": true, "mm_processor_kwargs": true, "media_io_kwargs": true,
+	"cache_report_mode": true, "return_token_ids": true, "prompt_logprobs": true,
+	"logits_processors": true, "prompt_embeds": true, "prompt_token_ids": true,
+
+	// SGLang
+	"rid": true, "extra_key": true, "lora_path": true, "session_params": true,
+	"custom_logit_processor": true, "custom_params": true, "input_ids": true,
+	"input_embeds": true, "return_hidden_states": true, "routed_dp_rank": true,
+	"disagg_prefill_dp_rank": true, "routing_key": true,
+
+	// State that a server holds between requests.
+	"previous_response_id": true, "conversation": true, "conversation_id": true,
+	"background": true,
+}
+
+func never(name string) bool {
+	return neverForwarded[name] || strings.HasPrefix(name, "bootstrap_")
+}
+
+// chatFields are the request fields of the OpenAI chat completions reference
+// and the sampling and template parameters that vLLM documents for this route.
+// Left out on purpose: store (unless false), prompt_cache_key and
+// prompt_cache_retention steer what a provider keeps or shares;
+// web_search_options and audio start work that no inspection sees.
+func chatFields() map[string]field {
+	fields := map[string]field{
+		"model": (*parser).model, "messages": (*parser).messages, "documents": (*parser).documents,
+		"stream": (*parser).stream, "stream_options": (*parser).streamOptions,
+		"n": (*parser).n, "max_tokens": (*parser).maxTokens, "max_completion_tokens": (*parser).maxTokens,
+
+		"tools": (*parser).tools, "tool_choice": (*parser).toolChoice,
+		"functions": (*parser).functions, "function_call": (*parser).toolChoice,
+
+		"response_format": (*parser).responseFormat, "structured_outputs": structured,
+		"guided_json": structured, "guided_regex": structured, "guided_choice": structured,
+		"guided_grammar": structured, "guided_decoding_backend": structured,
+		"guided_whitespace_pattern": structured, "structural_tag": structured,
+
+		"metadata": opaque, "prediction": opaque, "chat_template_kwargs": (*parser).templateKwargs,
+
+		"store":        mustBe("false"),
+		"service_tier": mustBe(`"auto"`, `"default"`),
+		"modalities":   mustBe(`["text"]`),
+	}
+	for _, name := range plainFields {
+		fields[name] = plain
+	}
+	return fields
+}
+
+// plainFields hold numbers, switches, short strings and lists of them. The
+// engine checks them; we only scan their strings.
+var plainFields = []string{
+	// OpenAI
+	"temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty",
+	"logit_bias", "logprobs", "top_logprobs", "parallel_tool_calls", "user",
+	"safety_identifier", "reasoning_effort", "verbosity",
+
+	// vLLM sampling parameters
+	"best_of", "use_beam_search", "top_k", "min_p", "repetition_penalty", "length_penalty",
+	"stop_token_ids", "include_stop_str_in_output", "ignore_eos", "min_tokens",
+	"skip_special_tokens", "spaces_between_special_tokens", "truncate_prompt_tokens",
+	"allowed_token_ids", "bad_words", "thinking_token_budget",
+
+	// vLLM chat parameters
+	"echo", "add_generation_prompt", "continue_final_message", "add_special_tokens",
+	"include_reasoning", "return_tokens_as_token_ids",
+}
+
+// sortedNames returns a set's names in order.
+func sortedNames(set map[string]bool) []string {
+	return slices.Sorted(maps.Keys(set))
+}
