@@ -17,9 +17,9 @@ type Refusal string
 const (
 	ErrMissing        Refusal = "no_ticket"
 	ErrMalformed      Refusal = "malformed_ticket"
-	ErrUnknownGateway Refusal = "unknown_gateway" // no key is registered for the peer
-	ErrSignature      Refusal = "bad_signature"   // not signed by the key of the peer it came from
-	ErrLog            Refusal = "wrong_log"       // signed for another log than the key's
+	ErrUnknownGateway Refusal = "unknown_gateway" // no log is registered for the peer
+	ErrLog            Refusal = "wrong_log"       // names a log that is not the peer's
+	ErrSignature      Refusal = "bad_signature"   // not signed by the key of that log
 	ErrExpired        Refusal = "expired"
 	ErrTooFarAhead    Refusal = "expires_too_late"
 	ErrAudience       Refusal = "wrong_audience"
@@ -46,28 +46,40 @@ type Expect struct {
 	Now      time.Time
 }
 
-// Verifier knows the log key of each gateway. The zero Verifier knows none and
-// refuses everything. It is safe for concurrent use.
+// Verifier knows the logs of each gateway, and their keys. The zero Verifier
+// knows none and refuses everything. It is safe for concurrent use.
 type Verifier struct {
 	mu   sync.RWMutex
-	keys map[string]Key // by SPIFFE ID
+	keys map[string]map[string]Key // by SPIFFE ID, then by log origin
 }
 
-// SetKey makes key the one that signs for the gateway with the SPIFFE ID peer.
+// SetKey registers key for the gateway with the SPIFFE ID peer, in place of an
+// earlier one of the same log. Gateways that share an ID have a log each.
 func (v *Verifier) SetKey(peer string, key Key) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.keys == nil {
-		v.keys = make(map[string]Key)
+		v.keys = make(map[string]map[string]Key)
 	}
-	v.keys[peer] = key
+	if v.keys[peer] == nil {
+		v.keys[peer] = make(map[string]Key)
+	}
+	v.keys[peer][key.Origin] = key
 }
 
-// Key returns the key registered for peer; the zero Key if there is none.
-func (v *Verifier) Key(peer string) Key {
+// Key returns the key registered for a log of peer; the zero Key if there is
+// none.
+func (v *Verifier) Key(peer, origin string) Key {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	return v.keys[peer]
+	return v.keys[peer][origin]
+}
+
+// knows reports whether any log is registered for peer.
+func (v *Verifier) knows(peer string) bool {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return len(v.keys[peer]) > 0
 }
 
 // Verified is a ticket that was signed by the gateway it came from and says
@@ -87,19 +99,19 @@ func (v *Verifier) Verify(header string, e Expect) (Verified, error) {
 	if err != nil {
 		return Verified{}, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-	key := v.Key(e.Peer)
-	if key.IsZero() {
-		return Verified{}, ErrUnknownGateway
-	}
-	if !ed25519.Verify(key.Public, append([]byte(context), payload...), sig) {
-		return Verified{}, ErrSignature
-	}
 	t, err := parse(payload)
 	if err != nil {
 		return Verified{}, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-	if t.Log != key.Origin {
+	if !v.knows(e.Peer) {
+		return Verified{}, ErrUnknownGateway
+	}
+	key := v.Key(e.Peer, t.Log)
+	if key.IsZero() {
 		return Verified{}, ErrLog
+	}
+	if !ed25519.Verify(key.Public, append([]byte(context), payload...), sig) {
+		return Verified{}, ErrSignature
 	}
 	if err := t.expect(e); err != nil {
 		return Verified{}, err
