@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/open-policy-agent/opa/v1/bundle"
 	"github.com/open-policy-agent/opa/v1/loader/filter"
 )
@@ -28,13 +29,16 @@ const maxBundle = 64 << 20
 // all see the same bytes.
 type files map[string][]byte
 
-// readBundle reads a directory or a .tar.gz.
-func readBundle(name string) (files, error) {
+// readBundle reads a .tar.gz, or a directory where directories are taken.
+func readBundle(name string, directories bool) (files, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, fmt.Errorf("read bundle: %w", err)
 	}
 	if info.IsDir() {
+		if !directories {
+			return nil, fmt.Errorf("read bundle: %s is a directory; production takes a signed tarball", name)
+		}
 		f := make(files)
 		return f, f.layer(os.DirFS(name))
 	}
@@ -139,6 +143,11 @@ func (f files) digest() string {
 
 // parse verifies the signature if there is a key, and parses rules and data.
 func (f files) parse(verify *bundle.VerificationConfig) (*bundle.Bundle, error) {
+	for _, name := range sortedKeys(f) {
+		if path.Ext(name) == ".json" && !jsontext.Value(f[name]).IsValid() {
+			return nil, fmt.Errorf("parse bundle: %s: invalid JSON, or a key twice in one object", name)
+		}
+	}
 	r := bundle.NewCustomReader(&fileLoader{files: f, names: sortedKeys(f)}).
 		WithBundleVerificationConfig(verify).
 		WithSkipBundleVerification(verify == nil).

@@ -46,6 +46,7 @@ func (s *Snapshot) Decide(ctx context.Context, in Input) (Decision, Evaluation, 
 	}
 	d, ev, err := s.answer(ctx, q, s.timeout)
 	ev.Elapsed = time.Since(start)
+	ev.ShadowDiff = s.shadowDiff(ctx, q, d, err)
 	return d, ev, err
 }
 

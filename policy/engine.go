@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/open-policy-agent/opa/v1/bundle"
 )
 
 // DefaultTimeout bounds one evaluation. A decision takes tens of microseconds.
@@ -59,8 +60,7 @@ func Load(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{cfg: cfg}
-	_, err := e.Reload(ctx)
-	if err != nil {
+	if _, err := e.Reload(ctx); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -73,16 +73,8 @@ func (c Config) check() error {
 	if c.Timeout < 0 {
 		return errors.New("policy: negative timeout")
 	}
-	if !c.Production {
-		return nil
-	}
-	if c.VerifyKeyFile == "" {
-		return errors.New("policy: production needs a signed bundle: set verify_key_file")
-	}
-	for _, name := range []string{c.Bundle, c.Shadow} {
-		if info, err := os.Stat(name); err == nil && info.IsDir() {
-			return fmt.Errorf("policy: production takes no directory: %s", name)
-		}
+	if c.Production && (c.VerifyKeyFile == "" || c.Bundle == "") {
+		return errors.New("policy: production needs a signed bundle: set bundle and verify_key_file")
 	}
 	return nil
 }
@@ -96,7 +88,7 @@ func (e *Engine) Activation() Activation {
 }
 
 func activation(now, before *Snapshot, signed bool) Activation {
-	a := Activation{Revision: now.revision, Digest: now.digest, Signed: signed}
+	a := Activation{Revision: now.revision, Digest: now.digest, Signed: signed, ShadowError: now.shadowError}
 	if before != nil {
 		a.PreviousRevision, a.PreviousDigest = before.revision, before.digest
 	}
@@ -106,33 +98,58 @@ func activation(now, before *Snapshot, signed bool) Activation {
 	return a
 }
 
-// Reload reads the bundle again and swaps it in whole. After an error the
-// previous policy is still active.
+// Reload reads the bundles again and swaps them in whole. After an error the
+// previous policy is still active. A shadow that does not load is switched off
+// and said so in the activation: it must not hold up the active policy.
 func (e *Engine) Reload(ctx context.Context) (Activation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := e.active.Load()
-	next, err := e.load(ctx)
+	next, err := e.load(ctx, before)
 	if err != nil {
 		return Activation{}, fmt.Errorf("activate policy: %w", err)
 	}
 	e.active.Store(next)
-	return activation(next, before, e.cfg.VerifyKeyFile != ""), nil
+	a := activation(next, before, e.cfg.VerifyKeyFile != "")
+	e.cfg.Logger.InfoContext(ctx, "policy activated", "revision", a.Revision, "digest", a.Digest, "shadow_error", a.ShadowError)
+	return a, nil
 }
 
-func (e *Engine) load(ctx context.Context) (*Snapshot, error) {
-	f := make(files)
-	var err error
-	if e.cfg.Bundle != "" {
-		f, err = readBundle(e.cfg.Bundle)
-	}
-	for _, l := range e.cfg.Layers {
-		err = errors.Join(err, f.layer(l))
-	}
+func (e *Engine) load(ctx context.Context, before *Snapshot) (*Snapshot, error) {
+	next, err := e.cfg.snapshot(ctx, e.cfg.Bundle, e.cfg.Layers)
 	if err != nil {
 		return nil, err
 	}
-	b, err := f.parse(nil)
+	if err := e.refuseRollback(next, before); err != nil {
+		return nil, err
+	}
+	if e.cfg.Pools != nil {
+		if err := next.CheckPools(e.cfg.Pools); err != nil {
+			return nil, err
+		}
+	}
+	if e.cfg.Shadow != "" {
+		next.shadow, err = e.cfg.snapshot(ctx, e.cfg.Shadow, nil)
+		if err != nil {
+			next.shadowError = err.Error()
+		}
+	}
+	return next, nil
+}
+
+// snapshot reads, verifies, compiles and tries one bundle.
+func (c Config) snapshot(ctx context.Context, name string, layers []fs.FS) (*Snapshot, error) {
+	f, err := c.read(name, layers)
+	if err != nil {
+		return nil, err
+	}
+	var verify *bundle.VerificationConfig
+	if c.VerifyKeyFile != "" {
+		if verify, err = verification(c.VerifyKeyFile); err != nil {
+			return nil, err
+		}
+	}
+	b, err := f.parse(verify)
 	if err != nil {
 		return nil, err
 	}
@@ -140,6 +157,44 @@ func (e *Engine) load(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.timeout, s.log = e.cfg.Timeout, e.cfg.Logger
+	s.timeout = c.Timeout
+	if err := s.canary(ctx); err != nil {
+		return nil, err
+	}
+	if err := passTests(ctx, b); err != nil {
+		return nil, err
+	}
 	return s, nil
+}
+
+func (c Config) read(name string, layers []fs.FS) (files, error) {
+	if name != "" {
+		return readBundle(name, !c.Production)
+	}
+	f := make(files)
+	for _, l := range layers {
+		if err := f.layer(l); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// refuseRollback lets only newer bundles follow, or the same one again. A
+// signer that puts two contents under one revision is refused as well; in
+// development, where nothing is signed, an author edits in place.
+func (e *Engine) refuseRollback(next, before *Snapshot) error {
+	if err := refuseOlder(next.revision, e.cfg.MinRevision); err != nil {
+		return err
+	}
+	if before == nil {
+		return nil
+	}
+	if err := refuseOlder(next.revision, before.revision); err != nil {
+		return err
+	}
+	if e.cfg.VerifyKeyFile != "" && next.digest != before.digest && compareRevisions(next.revision, before.revision) == 0 {
+		return fmt.Errorf("bundle revision %s has changed: digest %s, was %s", next.revision, next.digest, before.digest)
+	}
+	return nil
 }

@@ -3,7 +3,6 @@ package policy
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -25,11 +24,12 @@ type Snapshot struct {
 	revision string
 	digest   string
 	timeout  time.Duration
-	log      *slog.Logger
 	registry *registry
 	compiler *ast.Compiler
 	query    rego.PreparedEvalQuery
-	shadow   *Snapshot // evaluated beside this one; nil for none
+
+	shadow      *Snapshot // evaluated beside this one; nil for none
+	shadowError string    // why there is none although one is configured
 }
 
 // Revision is the manifest's revision, or "unversioned".
@@ -42,7 +42,7 @@ func (s *Snapshot) Digest() string { return s.digest }
 func compile(ctx context.Context, b *bundle.Bundle, digest string) (*Snapshot, error) {
 	modules := make(map[string]*ast.Module, len(b.Modules))
 	for _, m := range b.Modules {
-		if !strings.HasSuffix(m.Path, "_test.rego") {
+		if !isTestFile(m.Path) {
 			modules[m.Path] = m.Parsed
 		}
 	}
@@ -77,7 +77,7 @@ func compile(ctx context.Context, b *bundle.Bundle, digest string) (*Snapshot, e
 	}
 	revision := b.Manifest.Revision
 	if revision == "" {
-		revision = "unversioned"
+		revision = unversioned
 	}
 	return &Snapshot{revision: revision, digest: digest, registry: registry, compiler: compiler, query: query}, nil
 }
@@ -163,4 +163,3 @@ func loadRegistry(data map[string]any) (*registry, error) {
 	}
 	return r, nil
 }
-
