@@ -1,9 +1,11 @@
 package kvevents
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Limits on a whole batch, so that a frame of tiny values cannot become a
@@ -224,17 +226,35 @@ func (d *Decoder) tokenList(r *reader) ([]uint32, error) {
 	if n > MaxTokens || from+n > maxBatchTokens {
 		return nil, errTooLarge
 	}
+	d.tokens = slices.Grow(d.tokens, n)
 	for range n {
-		u, negative, err := r.bits()
+		t, err := r.token()
 		if err != nil {
 			return nil, err
 		}
-		if negative || u > math.MaxUint32 {
-			return nil, errField
-		}
-		d.tokens = append(d.tokens, uint32(u))
+		d.tokens = append(d.tokens, t)
 	}
 	return d.tokens[from:len(d.tokens):len(d.tokens)], nil
+}
+
+// token reads an unsigned integer of up to 32 bits. Token ids are most of what
+// engines send, so their usual widths have a short way.
+func (r *reader) token() (uint32, error) {
+	if b := r.b[min(r.off, len(r.b)):]; len(b) >= 5 {
+		switch b[0] {
+		case 0xcd:
+			r.off += 3
+			return uint32(binary.BigEndian.Uint16(b[1:])), nil
+		case 0xce:
+			r.off += 5
+			return binary.BigEndian.Uint32(b[1:]), nil
+		}
+	}
+	u, negative, err := r.bits()
+	if err == nil && (negative || u > math.MaxUint32) {
+		err = errField
+	}
+	return uint32(u), err
 }
 
 // names interns the strings that come again and again: tiers, adapters, salts

@@ -40,8 +40,7 @@ type encoder struct {
 func (e *encoder) event() {
 	ev := e.ev
 	if e.form == FormArray {
-		size := map[EventType]int{Stored: 1 + len(storedFields), Removed: 1 + len(removedFields), Cleared: 1}[ev.Type]
-		e.b = appendArray(e.b, size)
+		e.b = appendArray(e.b, 1+len(arrayFields[ev.Type]))
 		e.b = appendString(e.b, ev.Type.String())
 		e.fields(func(string) {}, true)
 		return

@@ -49,14 +49,15 @@ const (
 	fieldSalt
 )
 
-// Fields by position in an array, after the tag.
-var (
-	storedFields = []field{
+// arrayFields are the fields by position in an array, after the tag.
+var arrayFields = [...][]field{
+	Stored: {
 		fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoRAID, fieldMedium,
 		fieldAdapter, fieldExtra, fieldGroup, fieldSpecKind, fieldWindow,
-	}
-	removedFields = []field{fieldHashes, fieldMedium, fieldGroup}
-)
+	},
+	Removed: {fieldHashes, fieldMedium, fieldGroup},
+	Cleared: nil,
+}
 
 // fieldNames are the fields by key in a map.
 var fieldNames = map[string]field{
@@ -129,14 +130,8 @@ func (p *pass) array() error {
 	if err := p.tag(); err != nil {
 		return err
 	}
-	var fields []field
-	switch p.ev.Type {
-	case Stored:
-		fields = storedFields
-		p.ev.SaltHidden = true // until a field that could tell
-	case Removed:
-		fields = removedFields
-	}
+	fields := arrayFields[p.ev.Type]
+	p.ev.SaltHidden = p.ev.Type == Stored // until a field that could tell
 	for i := range n - 1 {
 		f := fieldOther
 		if i < len(fields) {
