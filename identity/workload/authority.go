@@ -19,14 +19,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/sallyport-ai/sallyport/identity"
 )
-
-// ErrProduction is the refusal of development parts to run in production.
-var ErrProduction = errors.New("refused: a development authority has no place in production")
-
-// development names the environments that an Authority runs in. Anything else,
-// the empty name too, counts as production.
-var development = map[string]bool{"demo": true, "development": true, "test": true}
 
 // defaultAuthorityTTL is how long the Authority's SVIDs live unless told.
 const defaultAuthorityTTL = time.Hour
@@ -77,9 +72,10 @@ type endpoint struct {
 
 // NewAuthority makes the authority's keys. It serves nothing until [Authority.Socket].
 func NewAuthority(config AuthorityConfig) (*Authority, error) {
+	if err := identity.RefuseProduction(config.Environment); err != nil {
+		return nil, err
+	}
 	switch {
-	case !development[config.Environment]:
-		return nil, fmt.Errorf("environment %q: %w", config.Environment, ErrProduction)
 	case config.TrustDomain.IsZero():
 		return nil, errors.New("development authority: no trust domain")
 	case config.Dir == "":

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/identity/workload"
 )
 
@@ -39,7 +40,7 @@ func TestTheAuthorityWarnsAndStaysOutOfProduction(t *testing.T) {
 	}
 	for _, environment := range []string{"production", "Production", "staging", ""} {
 		config.Environment = environment
-		if _, err := workload.NewAuthority(config); !errors.Is(err, workload.ErrProduction) {
+		if _, err := workload.NewAuthority(config); !errors.Is(err, identity.ErrProduction) {
 			t.Errorf("environment %q: %v", environment, err)
 		}
 	}

@@ -1,0 +1,125 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Errors of authentication. Every other error of an [Authenticator] is a fault
+// of the process and refuses the request too.
+var (
+	// ErrNoCredential says that the request carries no credential of the kind
+	// asked for. It alone lets the next method have its try.
+	ErrNoCredential = errors.New("no credential")
+	// ErrBadCredential says that a credential was presented and does not hold.
+	ErrBadCredential = errors.New("bad credential")
+	// ErrAmbiguous says that a request carries credentials that contradict each
+	// other, or two of a kind.
+	ErrAmbiguous = errors.New("ambiguous credentials")
+	// ErrUnavailable says that a credential could not be judged, because the
+	// keys to judge it by cannot be had. It says nothing about the credential.
+	ErrUnavailable = errors.New("credential cannot be checked now")
+)
+
+// Authenticator finds one kind of credential in a request and says whose it is.
+// It returns [ErrNoCredential] when the request has none of its kind. Any other
+// error is final: a credential that is found and does not hold never leads to a
+// weaker one being tried.
+type Authenticator func(ctx context.Context, r *http.Request) (Principal, error)
+
+// Chain authenticates a request. The zero Chain admits nobody.
+type Chain struct {
+	// Connection reads what the TLS connection proves. nil where client
+	// certificates are not taken.
+	Connection Authenticator
+	// Request are the methods for what the request itself carries; the first
+	// that finds its own kind decides.
+	Request []Authenticator
+	// TenantOf names the tenant that a registration assigns to a principal
+	// known by its SPIFFE ID alone, or "". It is asked only where such a
+	// principal also presents a token.
+	TenantOf func(Principal) string
+}
+
+// Authenticate returns who is calling, or an error that wraps one of this
+// package's. Where both the connection and the request prove somebody, both
+// must be of one tenant; the principal is then the request's, with the
+// connection's Workload, for as long as both last.
+func (c Chain) Authenticate(ctx context.Context, r *http.Request) (Principal, error) {
+	connection, onConnection, err := try(ctx, r, c.Connection)
+	if err != nil {
+		return Principal{}, err
+	}
+	request, inRequest, err := c.fromRequest(ctx, r)
+	if err != nil {
+		return Principal{}, err
+	}
+	switch {
+	case onConnection && inRequest:
+		return c.combine(connection, request)
+	case inRequest:
+		return request, nil
+	case onConnection:
+		return connection, nil
+	}
+	return Principal{}, ErrNoCredential
+}
+
+func (c Chain) fromRequest(ctx context.Context, r *http.Request) (p Principal, found bool, err error) {
+	if _, err := PresentedToken(r); errors.Is(err, ErrNoCredential) {
+		return Principal{}, false, nil
+	} else if err != nil {
+		return Principal{}, false, err
+	}
+	for _, method := range c.Request {
+		if p, found, err = try(ctx, r, method); found || err != nil {
+			return p, found, err
+		}
+	}
+	return Principal{}, false, fmt.Errorf("%w: of a kind that is not accepted here", ErrBadCredential)
+}
+
+func try(ctx context.Context, r *http.Request, method Authenticator) (p Principal, found bool, err error) {
+	if method == nil {
+		return Principal{}, false, nil
+	}
+	p, err = method(ctx, r)
+	switch {
+	case errors.Is(err, ErrNoCredential):
+		return Principal{}, false, nil
+	case err != nil:
+		return Principal{}, false, err
+	case p.IsZero():
+		return Principal{}, false, fmt.Errorf("%w: it names nobody", ErrBadCredential)
+	}
+	return p, true, nil
+}
+
+// combine joins what a connection and a token prove. A workload that no
+// registration gives a tenant agrees with nobody.
+func (c Chain) combine(connection, request Principal) (Principal, error) {
+	tenant := connection.Tenant
+	if tenant == "" && c.TenantOf != nil {
+		tenant = c.TenantOf(connection)
+	}
+	if tenant == "" || tenant != request.Tenant {
+		return Principal{}, fmt.Errorf("%w: the client certificate and the token are not of one tenant", ErrAmbiguous)
+	}
+	if request.Workload != "" && request.Workload != connection.Workload {
+		return Principal{}, fmt.Errorf("%w: the client certificate and the token name two workloads", ErrAmbiguous)
+	}
+	request.Workload = connection.Workload
+	request.Expires = earlier(request.Expires, connection.Expires)
+	return request, nil
+}
+
+// earlier is the earlier of two times, where zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}

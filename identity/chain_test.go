@@ -1,0 +1,192 @@
+package identity_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/identity"
+)
+
+// holder is an authenticator for tokens that begin with prefix; what follows
+// is the tenant, and "bad" is a credential that does not hold.
+func holder(prefix string) identity.Authenticator {
+	return func(_ context.Context, r *http.Request) (identity.Principal, error) {
+		token, err := identity.PresentedToken(r)
+		if err != nil {
+			return identity.Principal{}, err
+		}
+		tenant, ok := strings.CutPrefix(token.Value, prefix)
+		switch {
+		case !ok:
+			return identity.Principal{}, identity.ErrNoCredential
+		case tenant == "bad":
+			return identity.Principal{}, identity.ErrBadCredential
+		case tenant == "nobody":
+			return identity.Principal{}, nil
+		}
+		return identity.Principal{Subject: prefix, Tenant: tenant, Expires: time.Unix(2000, 0)}, nil
+	}
+}
+
+// connected is an authenticator for a connection on which the workload was proven.
+func connected(p identity.Principal, err error) identity.Authenticator {
+	return func(context.Context, *http.Request) (identity.Principal, error) { return p, err }
+}
+
+func TestChain(t *testing.T) {
+	app := identity.Principal{Subject: "spiffe://example.org/app", Workload: "spiffe://example.org/app", Expires: time.Unix(1000, 0)}
+	none := connected(identity.Principal{}, identity.ErrNoCredential)
+	tenantIs := func(tenant string) func(identity.Principal) string {
+		return func(identity.Principal) string { return tenant }
+	}
+	const subjectOfApp = "spiffe://example.org/app"
+	for _, c := range []struct {
+		claim      string
+		connection identity.Authenticator
+		tenantOf   func(identity.Principal) string
+		headers    []string
+		subject    string
+		err        error
+	}{
+		{"nothing presented is nobody", none, nil, nil, "", identity.ErrNoCredential},
+		{"the first method that finds its kind decides", none, nil, []string{"Authorization", "Bearer a-acme"}, "a-", nil},
+		{"a later method has its try", none, nil, []string{"Authorization", "Bearer b-acme"}, "b-", nil},
+		{"a bad credential is not tried as a weaker kind", none, nil, []string{"Authorization", "Bearer a-bad"}, "", identity.ErrBadCredential},
+		{"a credential that names nobody is bad", none, nil, []string{"Authorization", "Bearer a-nobody"}, "", identity.ErrBadCredential},
+		{"a token of no known kind is bad, not absent", none, nil, []string{"Authorization", "Bearer zzz"}, "", identity.ErrBadCredential},
+		{"another scheme is bad, not absent", none, nil, []string{"Authorization", "Basic YTpi"}, "", identity.ErrBadCredential},
+		{"a client certificate alone is enough", connected(app, nil), nil, nil, subjectOfApp, nil},
+		{"a bad certificate is final though the token holds", connected(app, identity.ErrBadCredential), nil, []string{"Authorization", "Bearer a-acme"}, "", identity.ErrBadCredential},
+		{"a bad token is final though the certificate holds", connected(app, nil), tenantIs("acme"), []string{"Authorization", "Bearer a-bad"}, "", identity.ErrBadCredential},
+		{"an unknown token is final though the certificate holds", connected(app, nil), tenantIs("acme"), []string{"Authorization", "Bearer zzz"}, "", identity.ErrBadCredential},
+		{"certificate and token of one tenant are one caller", connected(app, nil), tenantIs("acme"), []string{"Authorization", "Bearer a-acme"}, "a-", nil},
+		{"certificate and token of two tenants are refused", connected(app, nil), tenantIs("evil"), []string{"Authorization", "Bearer a-acme"}, "", identity.ErrAmbiguous},
+		{"a certificate of no tenant agrees with nobody", connected(app, nil), tenantIs(""), []string{"Authorization", "Bearer a-acme"}, "", identity.ErrAmbiguous},
+		{"nor does one that nobody can look up", connected(app, nil), nil, []string{"Authorization", "Bearer a-acme"}, "", identity.ErrAmbiguous},
+		{"two of no tenant do not agree either", connected(app, nil), tenantIs(""), []string{"Authorization", "Bearer a-"}, "", identity.ErrAmbiguous},
+		{"without client certificates the chain still works", nil, nil, []string{"Authorization", "Bearer a-acme"}, "a-", nil},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", nil)
+		for i := 0; i < len(c.headers); i += 2 {
+			r.Header.Add(c.headers[i], c.headers[i+1])
+		}
+		chain := identity.Chain{Connection: c.connection, Request: []identity.Authenticator{holder("a-"), holder("b-")}, TenantOf: c.tenantOf}
+		p, err := chain.Authenticate(t.Context(), r)
+		if !errors.Is(err, c.err) || p.Subject != c.subject {
+			t.Errorf("%s: got %q, %v", c.claim, p.Subject, err)
+		}
+		if c.connection != nil && err == nil && c.tenantOf != nil && (p.Workload != subjectOfApp || !p.Expires.Equal(app.Expires)) {
+			t.Errorf("%s: the workload or its earlier end is lost: %+v", c.claim, p)
+		}
+		if err != nil && !p.IsZero() {
+			t.Errorf("%s: somebody came with an error: %+v", c.claim, p)
+		}
+	}
+	if _, err := (identity.Chain{}).Authenticate(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil)); !errors.Is(err, identity.ErrNoCredential) {
+		t.Errorf("the zero chain: %v", err)
+	}
+}
+
+func TestPresentedToken(t *testing.T) {
+	for _, c := range []struct {
+		claim   string
+		url     string
+		headers []string
+		want    identity.Token
+		err     error
+	}{
+		{"no header, no credential", "/", nil, identity.Token{}, identity.ErrNoCredential},
+		{"a bearer token", "/", []string{"Authorization", "Bearer abc"}, identity.Token{Scheme: identity.Bearer, Value: "abc"}, nil},
+		{"the scheme's case does not matter", "/", []string{"Authorization", "bEARER abc"}, identity.Token{Scheme: identity.Bearer, Value: "abc"}, nil},
+		{"a DPoP token keeps its scheme", "/", []string{"Authorization", "DPoP abc"}, identity.Token{Scheme: identity.DPoP, Value: "abc"}, nil},
+		{"an x-api-key counts as bearer", "/", []string{"x-api-key", "abc"}, identity.Token{Scheme: identity.Bearer, Value: "abc"}, nil},
+		{"the same token twice is one", "/", []string{"Authorization", "Bearer abc", "x-api-key", "abc"}, identity.Token{Scheme: identity.Bearer, Value: "abc"}, nil},
+		{"a DPoP token given twice stays DPoP", "/", []string{"Authorization", "DPoP abc", "x-api-key", "abc"}, identity.Token{Scheme: identity.DPoP, Value: "abc"}, nil},
+		{"two different tokens", "/", []string{"Authorization", "Bearer abc", "x-api-key", "abd"}, identity.Token{}, identity.ErrAmbiguous},
+		{"two authorization headers", "/", []string{"Authorization", "Bearer abc", "Authorization", "Bearer abc"}, identity.Token{}, identity.ErrAmbiguous},
+		{"two api keys", "/", []string{"x-api-key", "abc", "x-api-key", "abc"}, identity.Token{}, identity.ErrAmbiguous},
+		{"two spellings of one header", "/", []string{"x-api-key", "abc", "X_Api_Key", "abc"}, identity.Token{}, identity.ErrAmbiguous},
+		{"two proofs", "/", []string{"Authorization", "DPoP abc", "DPoP", "p", "DPoP", "q"}, identity.Token{}, identity.ErrAmbiguous},
+		{"schemes joined by a comma", "/", []string{"Authorization", "Bearer abc, Bearer abd"}, identity.Token{}, identity.ErrBadCredential},
+		{"a trailing space", "/", []string{"Authorization", "Bearer abc "}, identity.Token{}, identity.ErrBadCredential},
+		{"two spaces", "/", []string{"Authorization", "Bearer  abc"}, identity.Token{}, identity.ErrBadCredential},
+		{"an empty header", "/", []string{"Authorization", ""}, identity.Token{}, identity.ErrBadCredential},
+		{"an empty token", "/", []string{"Authorization", "Bearer "}, identity.Token{}, identity.ErrBadCredential},
+		{"an empty key", "/", []string{"x-api-key", ""}, identity.Token{}, identity.ErrBadCredential},
+		{"a token without a scheme", "/", []string{"Authorization", "abc"}, identity.Token{}, identity.ErrBadCredential},
+		{"a token of 16 KiB and a byte", "/", []string{"Authorization", "Bearer " + strings.Repeat("a", 16<<10+1)}, identity.Token{}, identity.ErrBadCredential},
+		{"a token in the URL", "/?access_token=abc", []string{"Authorization", "Bearer abc"}, identity.Token{}, identity.ErrBadCredential},
+		{"a token in the URL, disguised", "/?Authorization=abc", nil, identity.Token{}, identity.ErrBadCredential},
+	} {
+		r := httptest.NewRequest(http.MethodPost, c.url, nil)
+		for i := 0; i < len(c.headers); i += 2 {
+			name := c.headers[i]
+			if !strings.Contains(name, "_") {
+				name = http.CanonicalHeaderKey(name)
+			}
+			r.Header[name] = append(r.Header[name], c.headers[i+1])
+		}
+		if got, err := identity.PresentedToken(r); got != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%s: got %+v, %v", c.claim, got, err)
+		}
+	}
+}
+
+func TestIdentityHeadersAreStrippedInEverySpelling(t *testing.T) {
+	kept := map[string]string{"Content-Type": "application/json", "Accept": "text/event-stream", "User-Agent": "sdk", "X-Request-Id": "1"}
+	h := http.Header{}
+	for name, value := range kept {
+		h.Set(name, value)
+	}
+	for _, name := range append(identity.AcceptedHeaders(),
+		"Cookie", "X-Forwarded-Client-Cert", "X-Tenant", "X-Tenant-Id", "X-User", "X-Forwarded-User", "Forwarded",
+		"Remote-User", "X-Amzn-Oidc-Data", "Proxy-Authorization", "Sallyport-Ticket", "X-Spiffe-Id",
+	) {
+		h[name] = []string{"spoof"}
+		h[strings.ToLower(name)] = []string{"spoof"}
+		h[strings.ReplaceAll(name, "-", "_")] = []string{"spoof"}
+		h[strings.ToUpper(strings.Replace(name, "-", "_", 1))] = []string{"spoof"}
+	}
+	h["Connection"] = []string{"keep-alive, X-Hop", "x_other"}
+	h["X-Hop"], h["X-Other"] = []string{"spoof"}, []string{"spoof"}
+	identity.StripIdentityHeaders(h)
+	for name := range h {
+		if kept[name] == "" {
+			t.Errorf("%s survives", name)
+		}
+	}
+	if len(h) != len(kept) {
+		t.Errorf("kept %v, want %v", h, kept)
+	}
+}
+
+// Whatever authentication can read is gone after stripping.
+func FuzzStrip(f *testing.F) {
+	f.Add("authorization", "Bearer abc")
+	f.Add("X_API_KEY", "abc")
+	f.Add("aUTHORIZATION", "DPoP x")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		r := &http.Request{Header: http.Header{name: {value}}}
+		_, before := identity.PresentedToken(r)
+		identity.StripIdentityHeaders(r.Header)
+		if _, err := identity.PresentedToken(r); !errors.Is(err, identity.ErrNoCredential) {
+			t.Fatalf("header %q survives: %v, before: %v", name, err, before)
+		}
+	})
+}
+
+func TestDevelopmentPartsKnowProductionByItsAbsence(t *testing.T) {
+	for environment, want := range map[string]error{
+		"demo": nil, "development": nil, "test": nil,
+		"production": identity.ErrProduction, "prod": identity.ErrProduction, "": identity.ErrProduction, "Demo": identity.ErrProduction,
+	} {
+		if err := identity.RefuseProduction(environment); !errors.Is(err, want) {
+			t.Errorf("%q: %v", environment, err)
+		}
+	}
+}
