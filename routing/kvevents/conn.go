@@ -155,10 +155,6 @@ func (c *Conn) heartbeat() {
 // Endpoint is the endpoint the connection was dialled at or accepted on.
 func (c *Conn) Endpoint() string { return c.endpoint }
 
-// PeerIdentity is the routing id the peer gave in its handshake, or "". It is
-// a claim, and proves nothing.
-func (c *Conn) PeerIdentity() string { return c.peer.identity }
-
 // Close ends the connection and its goroutines. A Recv or Send in progress
 // fails with [net.ErrClosed].
 func (c *Conn) Close() error {

@@ -244,12 +244,16 @@ func TestHashesAreDistinct(t *testing.T) {
 		return h
 	}
 	all := []Hash{
-		{}, digest("\x00"), digest("\x01"), digest("\x00\x00\x00\x00\x00\x00\x00\x01"),
+		{},
+		digest("\x00"), digest("\x01"), digest("\x00\x00\x00\x00\x00\x00\x00\x01"),
 		digest(strings.Repeat("\xff", MaxHash)), IntHash(0), IntHash(1), IntHash(1 << 63),
 	}
-	sorted := slices.SortedFunc(slices.Values(all), Hash.Compare)
-	if len(slices.Compact(sorted)) != len(all) {
-		t.Errorf("some of %v are equal", all)
+	seen := make(map[Hash]bool)
+	for _, h := range all {
+		if seen[h] {
+			t.Errorf("%v is there twice", h)
+		}
+		seen[h] = true
 	}
 	for _, h := range all[1:] {
 		if h.IsZero() {
@@ -260,5 +264,36 @@ func TestHashesAreDistinct(t *testing.T) {
 		if _, err := BytesHash(make([]byte, bad)); err == nil {
 			t.Errorf("a digest of %d bytes was taken", bad)
 		}
+	}
+}
+
+func TestBlocksOfADenseEvent(t *testing.T) {
+	ev := Event{
+		Type: Stored, BlockSize: 2, Tokens: []uint32{1, 2, 3, 4}, Hashes: []Hash{IntHash(1), IntHash(2)},
+		Extra: [][]ExtraKey{nil, {{MediaKey, "img", 1}}},
+	}
+	if !ev.Dense() || !slices.Equal(ev.BlockTokens(0), []uint32{1, 2}) || !slices.Equal(ev.BlockTokens(1), []uint32{3, 4}) {
+		t.Errorf("blocks of %+v", ev)
+	}
+	if len(ev.BlockExtra(0)) != 0 || !slices.Equal(ev.BlockExtra(1), ev.Extra[1]) || (&Event{}).BlockExtra(5) != nil {
+		t.Errorf("extra keys of %+v", ev)
+	}
+	ev.Tokens = append(ev.Tokens, 5, 6)
+	if ev.Dense() || (&Event{}).Dense() {
+		t.Error("an event with other than BlockSize tokens for each hash is dense")
+	}
+}
+
+func TestBatchesSurviveManyNames(t *testing.T) {
+	var d Decoder
+	for i := range 10_000 {
+		ev := Event{Type: Removed, Group: None, LoRAID: None, Medium: fmt.Sprint("tier-", i)}
+		b, err := d.Decode(AppendBatch(nil, &Batch{TS: 1, Events: []Event{ev}}, FormMap))
+		if err != nil || b.Events[0].Medium != ev.Medium {
+			t.Fatalf("%v, %v", b, err)
+		}
+	}
+	if n := len(d.names.m); n > 4096 {
+		t.Errorf("%d names are kept", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 )
 
 // An address is a parsed ZeroMQ address: tcp://host:port or ipc://path, where
@@ -64,8 +65,12 @@ func (a address) listenUnix(mode fs.FileMode) (net.Listener, error) {
 		return net.Listen(a.network, a.host)
 	}
 	if fi, err := os.Lstat(a.host); err == nil && fi.Mode()&fs.ModeSocket != 0 {
-		if c, err := net.Dial(a.network, a.host); err == nil {
+		c, err := net.Dial(a.network, a.host)
+		if err == nil {
 			return nil, errors.Join(fmt.Errorf("ipc://%s is in use", a.host), c.Close())
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, err // it may be in use by someone we cannot reach
 		}
 		if err := os.Remove(a.host); err != nil {
 			return nil, err

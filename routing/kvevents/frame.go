@@ -39,8 +39,8 @@ type frame struct {
 func (f frame) more() bool    { return f.flags&flagMore != 0 }
 func (f frame) command() bool { return f.flags&flagCommand != 0 }
 
-// readFrame reads one frame with a body of at most limit bytes. The body is
-// fresh memory.
+// readFrame reads one frame with a body of at most limit bytes, or maxCommand
+// if it is a command. The body is fresh memory.
 func readFrame(r *bufio.Reader, limit int) (frame, error) {
 	flags, err := r.ReadByte()
 	if err != nil {
@@ -50,7 +50,7 @@ func readFrame(r *bufio.Reader, limit int) (frame, error) {
 		return frame{}, errFrameFlags
 	}
 	if flags&flagCommand != 0 {
-		limit = min(limit, maxCommand)
+		limit = maxCommand
 	}
 	size, err := readSize(r, flags&flagLong != 0)
 	if err != nil {

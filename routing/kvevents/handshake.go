@@ -83,9 +83,8 @@ func parseGreeting(g []byte) (minor byte, err error) {
 
 // A peer is what the other side said of itself.
 type peer struct {
-	minor    byte   // of ZMTP 3
-	kind     string // its Socket-Type
-	identity string // its Identity, "" if it gave none
+	minor byte   // of ZMTP 3
+	kind  string // its Socket-Type
 }
 
 // handshake exchanges greetings and READY commands. The caller bounds its time.
@@ -166,11 +165,8 @@ func parseReady(b []byte) (peer, error) {
 		}
 		value := string(b[:size])
 		b = b[size:]
-		switch strings.ToLower(name) { // names are case-insensitive
-		case "socket-type":
+		if strings.EqualFold(name, "Socket-Type") {
 			p.kind = value
-		case "identity":
-			p.identity = value
 		}
 	}
 	return p, nil

@@ -1,8 +1,6 @@
 package kvevents
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -54,14 +52,6 @@ func (h Hash) Bytes() []byte {
 		return h.b[:8]
 	}
 	return h.b[:h.size]
-}
-
-// Compare orders hashes, integers after digests.
-func (h Hash) Compare(o Hash) int {
-	if c := cmp.Compare(h.size, o.size); c != 0 {
-		return c
-	}
-	return bytes.Compare(h.b[:], o.b[:])
 }
 
 // String is the decimal integer or the hexadecimal digest.

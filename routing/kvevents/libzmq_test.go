@@ -281,6 +281,37 @@ func TestPublishesToLibzmqSubscriber(t *testing.T) {
 	}
 }
 
+func TestHeartbeatsAreAnsweredBothWays(t *testing.T) {
+	const beats = 5
+	py := startPython(t)
+	p := publisher(t, PublisherConfig{Listen: "tcp://127.0.0.1:0"})
+	py.do(`{"do":"sub","topics":[""],"endpoint":%q}`, p.Addr()) // beats every 100 ms
+	waitSubscriptions(t, p, 1)
+	first := onlySubscriber(p)
+	engine := py.do(`{"do":"engine","pub":"tcp://127.0.0.1:*","bind":true}`).Pub
+	c, err := Dial(t.Context(), engine, SUB, Options{Heartbeat: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	subscribed(t, c, "")
+	py.do(`{"do":"subscription"}`)
+	py.do(`{"do":"recv","wait":%d}`, beats*100)
+	py.do(`{"do":"publish","seq":0,"topics":[""]}`)
+	checkBatch(t, recvMessage(t, c))
+	if onlySubscriber(p) != first {
+		t.Error("libzmq gave up the connection and made another")
+	}
+}
+
+func onlySubscriber(p *Publisher) *subscriber {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.subs {
+		return s
+	}
+	return nil
+}
+
 func TestConnectsToBoundLibzmqSubscriber(t *testing.T) {
 	py := startPython(t)
 	at := py.do(`{"do":"sub","topics":[""],"bind":true,"endpoint":"tcp://127.0.0.1:*"}`).Endpoint

@@ -194,6 +194,17 @@ func TestCommandsMayFallBetweenParts(t *testing.T) {
 	}
 }
 
+func TestCommandMayFollowALargestPart(t *testing.T) {
+	raw := binary.BigEndian.AppendUint64([]byte{flagMore | flagLong}, MaxFrame)
+	raw = append(raw, make([]byte, MaxFrame)...)
+	raw = append(raw, appendCommand(nil, "PING", []byte{0, 0})...)
+	raw = append(raw, appendFrame(nil, 0, nil)...)
+	c := dial(t, rawPeer(t, says(rawReady(1, "PUB"), raw)), SUB)
+	if parts, err := c.Recv(); err != nil || len(parts) != 2 || len(parts[0]) != MaxFrame {
+		t.Errorf("received %d parts, %v", len(parts), err)
+	}
+}
+
 func TestSubscribesAsThePeersVersionHasIt(t *testing.T) {
 	for minor, want := range map[byte][]byte{
 		0: append(appendFrame(nil, 0, []byte("\x01kv")), appendFrame(nil, 0, []byte("\x00kv"))...),
