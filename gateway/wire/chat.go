@@ -141,7 +141,7 @@ func (p *parser) typed(name string, from Origin) (kind string, err error) {
 	}
 	err = p.object(true, func(key string) error {
 		if key != "type" {
-			return p.walk(from, true)
+			return p.unlisted(from, key)
 		}
 		text, err := p.str(name + ".type")
 		kind = string(text)
@@ -175,8 +175,7 @@ func (p *parser) templateKwargs(name string) error {
 		if k := p.dec.PeekKind(); k == '{' || k == '[' {
 			return unsupported(name+"."+key, "only a string, a number, true, false or null is supported here")
 		}
-		p.record(FromField, []byte(key))
-		return p.walk(FromField, true)
+		return p.unlisted(FromField, key)
 	})
 }
 

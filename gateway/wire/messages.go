@@ -58,14 +58,14 @@ func (p *parser) messageField(m *Message, key string) error {
 	case "refusal", "reasoning", "reasoning_content":
 		return p.walk(FromMessage, false)
 	case "annotations":
-		return p.walk(FromMessage, true)
+		return p.walk(FromField, true)
 	case "audio":
 		return p.heldAudio()
 	case "tools": // vLLM takes tools in a developer message
 		return p.tools("messages.tools")
 	default:
 		p.note("message.field")
-		return p.walk(FromMessage, true)
+		return p.unlisted(FromField, key)
 	}
 }
 
@@ -74,7 +74,7 @@ func (p *parser) optional(into *string, param string) error {
 	if p.null() {
 		return nil
 	}
-	text, err := p.text(param, FromMessage)
+	text, err := p.text(param, FromField)
 	*into = string(text)
 	return err
 }
@@ -86,7 +86,7 @@ func (p *parser) heldAudio() error {
 		return nil
 	}
 	p.req.ExternalState, p.req.Media = true, true
-	return p.walk(FromMessage, true)
+	return p.walk(FromField, true)
 }
 
 func (p *parser) content(m *Message) error {
@@ -145,7 +145,7 @@ func (p *parser) part(m *Message) error {
 			p.req.Media = true
 			err = p.media(key)
 		default:
-			err = p.walk(FromMessage, true)
+			err = p.unlisted(FromField, key)
 		}
 		return err
 	})
@@ -173,11 +173,14 @@ func (p *parser) checkPart(kind string, keys []string) {
 func (p *parser) media(key string) error {
 	switch p.dec.PeekKind() {
 	case '{':
-		return p.object(true, p.media)
+		return p.object(true, func(key string) error {
+			p.record(FromField, []byte(key))
+			return p.media(key)
+		})
 	case '"':
 		return p.mediaString(key)
 	default:
-		return p.walk(FromMessage, true)
+		return p.walk(FromField, true)
 	}
 }
 
@@ -197,7 +200,7 @@ func (p *parser) mediaString(key string) error {
 	case "file_id", "id":
 		p.req.ExternalState = true
 	}
-	p.record(FromMessage, text)
+	p.record(FromField, text)
 	return nil
 }
 

@@ -168,9 +168,9 @@ func (p *parser) walk(from Origin, free bool) error {
 	case '{':
 		return p.object(!free, func(name string) error {
 			if free {
-				p.record(from, []byte(name))
+				return p.unlisted(from, name)
 			}
-			return p.walk(from, free)
+			return p.walk(from, false)
 		})
 	case '[':
 		return p.array(func(int) error { return p.walk(from, free) })
@@ -187,6 +187,12 @@ func (p *parser) walk(from Origin, free bool) error {
 		_, err := p.dec.ReadToken()
 		return err
 	}
+}
+
+// unlisted reads the value of a name that no table lists: both are content.
+func (p *parser) unlisted(from Origin, name string) error {
+	p.record(from, []byte(name))
+	return p.walk(from, true)
 }
 
 // shortestTellingNumber is the length of a social security number, the shortest

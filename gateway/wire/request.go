@@ -82,13 +82,14 @@ type ToolCall struct {
 // Origin says where in a request a text stands.
 type Origin string
 
-// The origins.
+// The origins. Texts of one origin that follow each other may be read as one;
+// what could stand between two pieces of prose is therefore of another.
 const (
-	FromMessage  Origin = "message"
-	FromToolCall Origin = "tool_call"
-	FromTool     Origin = "tool"
+	FromMessage  Origin = "message"   // prose of a message
+	FromToolCall Origin = "tool_call" // names and arguments of calls
+	FromTool     Origin = "tool"      // declarations
 	FromDocument Origin = "document"
-	FromField    Origin = "field"
+	FromField    Origin = "field" // everything else
 )
 
 // Text is one string of the body, unescaped.

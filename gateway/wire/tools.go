@@ -55,7 +55,7 @@ func (p *parser) toolField(tool *Tool, key string) error {
 	case "server_url":
 		p.req.RemoteURL = true
 	}
-	return p.walk(FromTool, true)
+	return p.unlisted(FromTool, key)
 }
 
 // toolChoice also reads function_call, the older form.
@@ -102,7 +102,7 @@ func (p *parser) toolCall(m *Message) error {
 			return p.walk(FromToolCall, false)
 		default:
 			p.note("tool_call.field")
-			return p.walk(FromToolCall, true)
+			return p.unlisted(FromToolCall, key)
 		}
 	})
 	if call.Type != "function" && call.Type != "custom" {
@@ -131,7 +131,7 @@ func (p *parser) callBody(call *ToolCall, param string) error {
 	}
 	return p.object(true, func(key string) error {
 		if key != "name" {
-			return p.walk(FromToolCall, true)
+			return p.unlisted(FromToolCall, key)
 		}
 		text, err := p.text("messages.tool_calls.name", FromToolCall)
 		call.Name = string(text)

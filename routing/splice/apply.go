@@ -58,19 +58,28 @@ func apply(dst, body []byte, edits []Edit) ([]byte, error) {
 	if len(obj.members) == 0 {
 		out, pos = append(out, body[:obj.open]...), obj.open
 	}
+	if out, err = appendNew(out, changes, kept); err != nil {
+		return nil, err
+	}
+	return append(out, body[pos:]...), nil
+}
+
+// appendNew writes the members that the object did not have.
+func appendNew(out []byte, changes []change, comma bool) ([]byte, error) {
 	for _, c := range changes {
 		if c.at >= 0 {
 			continue
 		}
-		if kept {
+		if comma {
 			out = append(out, ',')
 		}
+		var err error
 		if out, err = jsontext.AppendQuote(out, c.name); err != nil {
 			return nil, fmt.Errorf("%w: name %q", ErrEdit, c.name)
 		}
-		out, kept = append(append(out, ':'), c.value...), true
+		out, comma = append(append(out, ':'), c.value...), true
 	}
-	return append(out, body[pos:]...), nil
+	return out, nil
 }
 
 // nextStart is where reading resumes when member i and all before it are gone.

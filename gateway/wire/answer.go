@@ -1,0 +1,169 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sallyport-ai/sallyport/routing/splice"
+)
+
+// Errors of what the engine sent. A caller ends the stream with an error event;
+// it never makes up a stop or a [DONE].
+var (
+	// ErrAnswer says that an answer, or one event of it, is not what this route
+	// answers with: its usage could not be read, nor what a client may not see
+	// be taken out.
+	ErrAnswer = errors.New("answer is not of the expected form")
+	// ErrTruncated says that the stream ended before [DONE].
+	ErrTruncated = errors.New("stream ended before it was done")
+)
+
+// Usage is what the engine says a request took.
+type Usage struct {
+	PromptTokens     int
+	CompletionTokens int
+	CachedTokens     *int // nil: the engine does not say
+}
+
+// Answer reads an answer while it passes through and takes out what the client
+// may not see. Set the first two fields, then call Body once or Event for each
+// event; the rest is what has been learnt. One goroutine owns it.
+type Answer struct {
+	IncludeUsage bool // the client asked for usage in its stream
+	CachedTokens bool // policy lets the client see cached tokens
+
+	Usage  *Usage // nil until the engine said so
+	Finish string // first finish reason
+	Events int    // events that carried a chunk
+	Done   bool   // [DONE] has come
+	Failed bool   // the engine reported an error in place of a chunk
+}
+
+// cachedPaths are where engines say how much of a prompt was in their cache:
+// vLLM and OpenAI, SGLang and others.
+var cachedPaths = [][]string{
+	{"usage", "prompt_tokens_details", "cached_tokens"},
+	{"usage", "cached_tokens"},
+	{"usage", "prompt_cache_hit_tokens"},
+	{"usage", "prompt_cache_miss_tokens"},
+}
+
+// Body reads a whole answer and returns what the client may see of it: the same
+// bytes but for cached tokens.
+func (a *Answer) Body(body []byte) ([]byte, error) {
+	c, err := readChunk(body)
+	if err != nil {
+		return nil, fmt.Errorf("read answer: %w", err)
+	}
+	a.learn(c)
+	return a.hide(body, c, nil)
+}
+
+// Event reads one event of a stream and returns the bytes to forward, nil for
+// none. They alias the event where nothing had to be taken out.
+func (a *Answer) Event(e Event) ([]byte, error) {
+	if e.Data == nil {
+		return e.Raw, nil // a comment or a blank line
+	}
+	if string(bytes.TrimSpace(e.Data)) == "[DONE]" {
+		a.Done = true
+		return e.Raw, nil
+	}
+	c, err := readChunk(e.Data)
+	if err != nil {
+		return nil, fmt.Errorf("read event: %w", err)
+	}
+	a.learn(c)
+	a.Events++
+	var edits []splice.Edit
+	if !a.IncludeUsage && c.hasUsage {
+		if c.usage != nil && c.choices == 0 {
+			return nil, nil // the chunk that only we asked for
+		}
+		edits = append(edits, splice.Delete("usage"))
+	}
+	data, err := a.hide(e.Data, c, edits)
+	if err != nil {
+		return nil, err
+	}
+	if len(edits) == 0 && len(data) == len(e.Data) {
+		return e.Raw, nil
+	}
+	return e.withData(data), nil
+}
+
+// End returns the error of a stream that ended now, nil where it was done.
+func (a *Answer) End() error {
+	if !a.Done {
+		return ErrTruncated
+	}
+	return nil
+}
+
+func (a *Answer) learn(c chunk) {
+	if c.usage != nil {
+		a.Usage = c.usage
+	}
+	if a.Finish == "" {
+		a.Finish = c.finish
+	}
+	a.Failed = a.Failed || c.failed
+}
+
+// hide makes edits, and takes out cached tokens where they may not be seen.
+func (a *Answer) hide(body []byte, c chunk, edits []splice.Edit) ([]byte, error) {
+	if len(edits) == 0 && c.usage != nil && !a.CachedTokens {
+		for _, path := range cachedPaths {
+			edits = append(edits, splice.DeleteIn(path...))
+		}
+	}
+	if len(edits) == 0 {
+		return body, nil
+	}
+	out, err := splice.Apply(nil, body, edits...)
+	if err != nil {
+		return nil, fmt.Errorf("take out usage: %w: %w", ErrAnswer, err)
+	}
+	return out, nil
+}
+
+// chunk is what we read of an answer or of one event.
+type chunk struct {
+	usage    *Usage
+	hasUsage bool // the field is there, null or not
+	choices  int
+	finish   string
+	failed   bool
+}
+
+// readChunk reads the fields we need and checks the rest as JSON. Missing
+// fields are no error: engines leave out what they do not have.
+func readChunk(body []byte) (chunk, error) {
+	var c chunk
+	r := chunkReader{jsontext.NewDecoder(bytes.NewBuffer(body))}
+	err := r.object(func(name string) error {
+		switch name {
+		case "usage":
+			c.hasUsage = true
+			return r.usage(&c)
+		case "choices":
+			return r.array(func() error {
+				c.choices++
+				return r.choice(&c)
+			})
+		case "error":
+			c.failed = r.dec.PeekKind() != 'n'
+		}
+		return r.dec.SkipValue()
+	})
+	if err == nil {
+		err = r.end()
+	}
+	if err != nil {
+		return chunk{}, fmt.Errorf("%w at byte %d", ErrAnswer, r.dec.InputOffset())
+	}
+	return c, nil
+}

@@ -1,0 +1,127 @@
+package wire
+
+import (
+	"errors"
+	"io"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// chunkReader reads what an engine answers. Unlike a client's body, an answer
+// is taken as it comes: a field of another type than expected counts as absent.
+type chunkReader struct {
+	dec *jsontext.Decoder
+}
+
+var errNotObject = errors.New("not an object")
+
+// object calls member after each name, with the value still to be read. At the
+// top level anything but an object is an error.
+func (r chunkReader) object(member func(name string) error) error {
+	if k := r.dec.PeekKind(); k != '{' && k != 0 {
+		if r.dec.StackDepth() == 0 {
+			return errNotObject
+		}
+		return r.dec.SkipValue()
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return err
+	}
+	for r.dec.PeekKind() != '}' {
+		raw, err := r.dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		if err := member(string(unquote(raw))); err != nil {
+			return err
+		}
+	}
+	_, err := r.dec.ReadToken()
+	return err
+}
+
+func (r chunkReader) array(element func() error) error {
+	if r.dec.PeekKind() != '[' {
+		return r.dec.SkipValue()
+	}
+	if _, err := r.dec.ReadToken(); err != nil {
+		return err
+	}
+	for r.dec.PeekKind() != ']' {
+		if err := element(); err != nil {
+			return err
+		}
+	}
+	_, err := r.dec.ReadToken()
+	return err
+}
+
+func (r chunkReader) end() error {
+	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return errors.New("data after the object")
+	}
+	return nil
+}
+
+func (r chunkReader) choice(c *chunk) error {
+	return r.object(func(name string) error {
+		if name != "finish_reason" || c.finish != "" {
+			return r.dec.SkipValue()
+		}
+		return r.str(&c.finish)
+	})
+}
+
+func (r chunkReader) usage(c *chunk) error {
+	if r.dec.PeekKind() != '{' {
+		return r.dec.SkipValue()
+	}
+	u := new(Usage)
+	c.usage = u
+	return r.object(func(name string) error {
+		switch name {
+		case "prompt_tokens":
+			return r.count(&u.PromptTokens)
+		case "completion_tokens":
+			return r.count(&u.CompletionTokens)
+		case "prompt_tokens_details":
+			return r.object(func(name string) error {
+				if name != "cached_tokens" {
+					return r.dec.SkipValue()
+				}
+				cached := -1
+				err := r.count(&cached)
+				if cached >= 0 {
+					u.CachedTokens = &cached
+				}
+				return err
+			})
+		}
+		return r.dec.SkipValue()
+	})
+}
+
+// count reads a whole number; anything else leaves into as it is.
+func (r chunkReader) count(into *int) error {
+	raw, err := r.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.ParseUint(string(raw), 10, 31); err == nil {
+		*into = int(n)
+	}
+	return nil
+}
+
+// str reads a string; anything else leaves into as it is.
+func (r chunkReader) str(into *string) error {
+	raw, err := r.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	if raw.Kind() == '"' {
+		*into = string(unquote(raw))
+	}
+	return nil
+}
