@@ -1,0 +1,218 @@
+package tlog
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// entry is a record on its way to disk.
+type entry struct {
+	summary summary
+	durable audit.Durability
+	at      time.Time
+	head    []byte // the leaf up to its sequence number
+	tail    []byte // the leaf from after its time
+	leaf    []byte // set when the entry gets its index
+	loose   bool   // bounded: the caller went on without waiting
+
+	// state decides between an acknowledgement and a caller that gives up.
+	state atomic.Int32
+	done  chan error
+}
+
+// The states of an entry.
+const (
+	waiting int32 = iota // someone waits to hear
+	settled              // heard that it is durable, or nobody ever waited
+	refused              // heard that it is not, or gave up waiting
+)
+
+// answer tells the caller how it ended, if it has not heard yet.
+func (e *entry) answer(err error) {
+	to := settled
+	if err != nil {
+		to = refused
+	}
+	if e.state.CompareAndSwap(waiting, to) {
+		e.done <- err
+	}
+}
+
+// owed says whether the caller believes the record is not in the log.
+func (e *entry) owed() bool { return e.state.Load() == refused }
+
+// Append adds r to the log. It sets r's V, Log, Salt and Time.
+//
+// By r.Durability it returns once the record is synced and signed (strict, and
+// the empty value), synced in both directories (strict-2), or at once while
+// few enough such records are unsynced (bounded). All errors but those of a
+// record that cannot be encoded wrap [audit.ErrUnavailable]. If ctx ends first
+// the record may still become durable; if it is an allowed decision, a
+// not_forwarded outcome then follows it.
+func (l *Log) Append(ctx context.Context, r *audit.Record) (audit.Position, error) {
+	switch r.Durability {
+	case "", audit.Strict, audit.Bounded:
+	case audit.Strict2:
+		if l.cfg.Dir2 == "" {
+			return audit.Position{}, fmt.Errorf("%w: %s asked of a log with one directory", audit.ErrUnavailable, r.Durability)
+		}
+	default:
+		return audit.Position{}, fmt.Errorf("%w: unknown durability %q", audit.ErrUnavailable, r.Durability)
+	}
+	if ctx.Err() != nil {
+		return audit.Position{}, fmt.Errorf("%w: %w", audit.ErrUnavailable, context.Cause(ctx))
+	}
+	e, err := l.encode(r)
+	if err != nil {
+		return audit.Position{}, err
+	}
+	if err := l.enqueue(e, r, false); err != nil {
+		return audit.Position{}, err
+	}
+	at := audit.Position{Index: r.Log.Seq}
+	if e.loose {
+		return at, nil
+	}
+	select {
+	case err = <-e.done:
+	case <-ctx.Done():
+		if e.state.CompareAndSwap(waiting, refused) {
+			return audit.Position{}, fmt.Errorf("%w: %w", audit.ErrUnavailable, context.Cause(ctx))
+		}
+		err = <-e.done
+	}
+	if err != nil {
+		return audit.Position{}, err
+	}
+	return at, nil
+}
+
+// note appends a record of the log's own that nobody waits for.
+func (l *Log) note(r *audit.Record) error {
+	e, err := l.encode(r)
+	if err != nil {
+		return err
+	}
+	e.state.Store(settled)
+	return l.enqueue(e, r, true)
+}
+
+// encode prepares the leaf of r but for what only its place in the log
+// decides. Callers do this, side by side, so that the log does not have to.
+func (l *Log) encode(r *audit.Record) (*entry, error) {
+	var salt [16]byte
+	if _, err := rand.Read(salt[:]); err != nil {
+		return nil, fmt.Errorf("%w: salt: %w", audit.ErrUnavailable, err)
+	}
+	r.V = audit.Version
+	r.Log = audit.LogRef{Origin: l.cfg.Key.Name(), Boot: l.boot}
+	r.Salt = base64.RawURLEncoding.EncodeToString(salt[:])
+	r.Time = audit.Time{}
+	leaf, err := audit.Encode(r)
+	if err != nil {
+		return nil, err
+	}
+	// Nothing before the log field can hold these bytes: quotes inside a
+	// string are escaped.
+	before, rest, ok := bytes.Cut(leaf, []byte(`,"seq":0,"boot":"`+l.boot))
+	_, after, ok2 := bytes.Cut(rest, []byte(`"time":{"wall":0,"mono_ns":0}`))
+	if !ok || !ok2 {
+		return nil, fmt.Errorf("encode %s record: no log and time where they should be", r.Kind)
+	}
+	return &entry{
+		summary: summary{Kind: r.Kind, ID: r.ID, Parent: r.Parent, Attempt: r.Attempt, Status: r.Status},
+		durable: r.Durability, head: before, tail: after,
+		leaf: make([]byte, 0, len(leaf)+3*maxDigits),
+		done: make(chan error, 1),
+	}, nil
+}
+
+// maxDigits is the length of the longest 64-bit integer.
+const maxDigits = 20
+
+// finish writes the leaf, now that its place and time are known.
+func (e *entry) finish(r *audit.Record) {
+	b := append(e.leaf, e.head...)
+	b = append(b, `,"seq":`...)
+	b = strconv.AppendUint(b, r.Log.Seq, 10)
+	b = append(b, `,"boot":"`...)
+	b = append(b, r.Log.Boot...)
+	b = append(b, `"},"salt":"`...)
+	b = append(b, r.Salt...)
+	b = append(b, `","time":{"wall":`...)
+	b = strconv.AppendInt(b, r.Time.Wall, 10)
+	b = append(b, `,"mono_ns":`...)
+	b = strconv.AppendInt(b, r.Time.MonoNS, 10)
+	b = append(b, '}')
+	e.leaf = append(b, e.tail...)
+	e.head, e.tail = nil, nil
+}
+
+// enqueue gives the entry its index and time, and hands it to the commit loop.
+// The log's own records may pass a full queue and a closing log.
+func (l *Log) enqueue(e *entry, r *audit.Record, own bool) error {
+	if size := cap(e.leaf); size > maxPayload {
+		return fmt.Errorf("%w: a record of about %d bytes is over the limit of %d", audit.ErrUnavailable, size, maxPayload)
+	}
+	if err := l.sequence(e, r, own); err != nil {
+		return err
+	}
+	l.signal()
+	return nil
+}
+
+func (l *Log) sequence(e *entry, r *audit.Record, own bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.halted != nil:
+		return fmt.Errorf("%w: halted: %w", audit.ErrUnavailable, l.halted)
+	case l.closing && !own:
+		return fmt.Errorf("%w: %w", audit.ErrUnavailable, errClosed)
+	case l.queueBytes >= maxQueueBytes && !own:
+		return fmt.Errorf("%w: %d bytes are waiting to be written", audit.ErrUnavailable, l.queueBytes)
+	}
+	e.at = time.Now()
+	r.Log.Seq = l.next
+	r.Time = audit.Time{Wall: e.at.UnixMicro(), MonoNS: e.at.Sub(l.start).Nanoseconds()}
+	l.next++
+	e.finish(r)
+	if e.durable == audit.Bounded && !own && l.admitLoose(e.at) {
+		e.loose = true
+		e.state.Store(settled)
+	}
+	l.queue = append(l.queue, e)
+	l.queueBytes += len(e.leaf)
+	return nil
+}
+
+var errClosed = errors.New("log is closed")
+
+// admitLoose says whether one more bounded record may go unsynced.
+func (l *Log) admitLoose(now time.Time) bool {
+	if l.unsynced == 0 {
+		l.oldest = now
+	}
+	if l.unsynced >= l.cfg.BoundedRecords || now.Sub(l.oldest) >= l.cfg.BoundedInterval {
+		return false
+	}
+	l.unsynced++
+	return true
+}
+
+// signal wakes the commit loop.
+func (l *Log) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // it has been told already
+	}
+}

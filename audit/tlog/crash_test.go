@@ -1,0 +1,317 @@
+package tlog
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// childEnv makes the test binary append to a log until it is killed.
+const childEnv = "TLOG_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		appendUntilKilled(dir)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// appendUntilKilled prints "index id" of each decision once it is acknowledged.
+// Every fourth has its outcome recorded.
+func appendUntilKilled(dir string) {
+	key, err := ReadKeyFile(filepath.Join(dir, "key"))
+	if err != nil {
+		panic(err)
+	}
+	l, err := Open(Config{Dir: filepath.Join(dir, "log"), Key: key, SegmentBytes: minSegmentBytes, CheckpointEvery: 20 * time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("open")
+	for w := range 8 {
+		go func() {
+			for i := 0; ; i++ {
+				d := decision(w<<20 + i)
+				at, err := l.Append(noDeadline{}, d)
+				if err != nil {
+					panic(err)
+				}
+				fmt.Println(at.Index, d.ID)
+				if i%4 == 0 {
+					if _, err := l.Append(noDeadline{}, outcomeOf(d)); err != nil {
+						panic(err)
+					}
+				}
+			}
+		}()
+	}
+	select {}
+}
+
+// noDeadline is a context that never ends.
+type noDeadline struct{}
+
+func (noDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (noDeadline) Done() <-chan struct{}       { return nil }
+func (noDeadline) Err() error                  { return nil }
+func (noDeadline) Value(any) any               { return nil }
+
+// killedAfter runs the child and kills it once it has run for a while. It
+// returns what the child was told is durable.
+func killedAfter(t *testing.T, dir string, d time.Duration) map[uint64]string {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	acked := make(map[uint64]string)
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if lines.Text() == "open" {
+			time.AfterFunc(d, func() { cmd.Process.Kill() })
+			continue
+		}
+		index, id, ok := strings.Cut(lines.Text(), " ")
+		n, err := strconv.ParseUint(index, 10, 64)
+		if !ok || err != nil || len(id) != 36 {
+			continue // cut short by the kill
+		}
+		acked[n] = id
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Fatal("the child was not killed")
+	}
+	return acked
+}
+
+func TestNothingAcknowledgedIsLostToKill(t *testing.T) {
+	rounds := 20
+	if testing.Short() {
+		rounds = 4
+	}
+	dir := t.TempDir()
+	if _, err := CreateKeyFile(filepath.Join(dir, "key"), origin); err != nil {
+		t.Fatal(err)
+	}
+	key, err := ReadKeyFile(filepath.Join(dir, "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Dir: filepath.Join(dir, "log"), Key: key}
+	acked := make(map[uint64]string)
+	for range rounds {
+		wait := time.Duration(rand.Int64N(int64(120 * time.Millisecond)))
+		for index, id := range killedAfter(t, dir, wait) {
+			acked[index] = id
+		}
+		for e, err := range Read(cfg.Dir, 0) {
+			if err != nil {
+				t.Fatalf("log cannot be read before it is recovered: %v", err)
+			}
+			_ = e
+		}
+	}
+	l := mustOpen(t, Config{Dir: cfg.Dir, Key: key, SegmentBytes: minSegmentBytes})
+	mustClose(t, l)
+	report := mustVerify(t, cfg)
+	if report.Boots != rounds+1 || report.Unresolved != 0 {
+		t.Errorf("%d boots, %d unresolved decisions after %d kills", report.Boots, report.Unresolved, rounds)
+	}
+	rs := records(t, cfg.Dir)
+	for index, id := range acked {
+		if index >= uint64(len(rs)) || rs[index].ID != id {
+			t.Errorf("acknowledged record %d (%s) is not in the log", index, id)
+		}
+	}
+	crashed := strings.Count(kinds(rs), "outcome/"+statusUnknownCrash)
+	t.Logf("%d records acknowledged in %d runs, %d decisions answered unknown_crash", len(acked), rounds, crashed)
+	if len(acked) == 0 || crashed == 0 {
+		t.Error("the children did no work")
+	}
+}
+
+func TestSecondProcessCannotOpen(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := CreateKeyFile(filepath.Join(dir, "key"), origin); err != nil {
+		t.Fatal(err)
+	}
+	key, err := ReadKeyFile(filepath.Join(dir, "key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustOpen(t, Config{Dir: filepath.Join(dir, "log"), Key: key, SegmentBytes: minSegmentBytes})
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+dir)
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), ErrLocked.Error()) {
+		t.Errorf("second process: %v\n%s", err, out)
+	}
+}
+
+// crashedLog returns a directory as a kill leaves it: no seal, spare segment
+// in place. The log's last batch holds n records.
+func crashedLog(t *testing.T, key *Key, n int) (dir string, rs []*audit.Record) {
+	t.Helper()
+	d := &disk{}
+	cfg := testConfig(t, key)
+	cfg.create = d.create
+	l := mustOpen(t, cfg)
+	mustAppend(t, l, decision(0))
+	// While one sync waits, the others gather into a batch.
+	stall := make(chan struct{})
+	d.set(func() { d.stall = stall })
+	errs := make(chan error, n+1)
+	add := func(i int) {
+		go func() {
+			_, err := l.Append(noDeadline{}, decision(i))
+			errs <- err
+		}()
+		for l.sequenced() < uint64(i+2) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	add(1)
+	for {
+		l.mu.Lock()
+		taken := len(l.queue) == 0
+		l.mu.Unlock()
+		if taken {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	for i := range n {
+		add(2 + i)
+	}
+	d.set(func() { d.stall = nil })
+	close(stall)
+	for range n + 1 {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir = filepath.Join(t.TempDir(), "crashed")
+	if err := os.CopyFS(dir, os.DirFS(cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, checkpointFile)); err != nil {
+		t.Fatal(err)
+	}
+	rs = records(t, dir)
+	mustClose(t, l)
+	return dir, rs
+}
+
+func (l *Log) sequenced() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.next
+}
+
+// lastBatch returns where the last batch of a segment starts and ends.
+func lastBatch(t *testing.T, dir string, number int) (at, after position) {
+	t.Helper()
+	r, err := openSegment(dir, number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for {
+		b, err := r.next()
+		if err != nil {
+			return at, after
+		}
+		at, after = b.at, b.after
+	}
+}
+
+func TestTornTailIsCutAtEveryByte(t *testing.T) {
+	key := testKey(t)
+	dir, rs := crashedLog(t, key, 2)
+	at, after := lastBatch(t, dir, 0)
+	path := segmentPath(dir, 0)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.next-at.next != 2 {
+		t.Fatalf("the last batch holds %d records", after.next-at.next)
+	}
+	for cut := at.offset; cut <= after.offset; cut++ {
+		// Both ends that a torn write can have: zeros, and the end of the file.
+		for _, size := range []int64{cut, int64(len(whole))} {
+			torn := make([]byte, size)
+			copy(torn, whole[:cut])
+			if err := os.WriteFile(path, torn, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			rec, err := recoverLog(dir, key)
+			if err != nil {
+				t.Fatalf("cut at byte %d of the batch: %v", cut-at.offset, err)
+			}
+			want := at
+			if cut == after.offset {
+				want = after
+			}
+			if rec.state.tree.size != want.next || rec.state.chain != want.chain || rec.ends[0] != want.offset {
+				t.Fatalf("cut at byte %d of the batch: recovered %d records, %d bytes", cut-at.offset, rec.state.tree.size, rec.ends[0])
+			}
+		}
+	}
+
+	// One of them all the way: what is open is answered, and the log verifies.
+	if err := os.WriteFile(path, whole[:after.offset-1], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Dir: dir, Key: key, SegmentBytes: minSegmentBytes}
+	report, err := Verify(dir, key.Verifier(), VerifyOptions{})
+	if err != nil || report.Code != Truncated && report.Code != CRCMismatch {
+		t.Errorf("Verify of a torn log = %+v, %v", report, err)
+	}
+	mustClose(t, mustOpen(t, cfg))
+	mustVerify(t, cfg)
+	got := kinds(records(t, dir))
+	want := kinds(rs[:at.next]) + strings.Repeat(" outcome/unknown_crash", 2) + " boot seal"
+	if got != want {
+		t.Errorf("recovered log holds %q, want %q", got, want)
+	}
+}
+
+func TestDamageThatACrashDoesNotExplainIsNotCut(t *testing.T) {
+	key := testKey(t)
+	dir, _ := crashedLog(t, key, 2)
+	at, after := lastBatch(t, dir, 0)
+	path := segmentPath(dir, 0)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Up to the trailer: what is damaged is signed for.
+	for i := int64(0); i < after.offset-frameHead-trailerSize; i += 7 {
+		damaged := append([]byte(nil), whole...)
+		damaged[i] ^= 0x10
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var fault *Fault
+		if _, err := recoverLog(dir, key); !errors.As(err, &fault) {
+			t.Fatalf("damage at byte %d (last batch at %d): %v", i, at.offset, err)
+		}
+	}
+}

@@ -1,0 +1,330 @@
+// Package tlog is the audit log: an append-only file of signed batches with an
+// RFC 6962 tree over its records.
+//
+// Start at [Open], which returns a [Log] that takes records, and at [Verify],
+// which checks a log directory against a pinned key without opening it.
+//
+// # On disk
+//
+//	lock               held by the process that appends
+//	wal/00000000       segments: the log itself
+//	checkpoint         signed note over the tree, renewed each second
+//	tile/0/000         hash tiles and
+//	tile/entries/000   entry bundles, as in https://c2sp.org/tlog-tiles
+//
+// Only the segments count: tiles and checkpoint are derived from them, and are
+// written again if missing. A full entry bundle is written once its 256
+// records exist, the last partial one when the log is closed.
+//
+// A segment is a sequence of frames, then zeros. Integers are little-endian:
+//
+//	length    u32   of the payload; the high byte is the kind of frame
+//	CRC-32C   u32   of the frame but this field
+//	sequence  u64   index of the record; in other frames, of the next one
+//	chain     [32]  SHA-256 of this frame with the chain of the frame before
+//	                it in this place, and CRC zero
+//	payload         a record's leaf, exactly
+//
+// The first frame of a segment is its header (JSON, [header] in source). Each
+// batch of records ends with a trailer: tree size, root, time, and an Ed25519
+// signature over these and the chain. A batch is acknowledged after one
+// fdatasync, so no acknowledged record is ever unsigned, and a valid trailer
+// vouches for every byte before it.
+//
+// # When a disk fails
+//
+// After a failed write or sync the segment is poisoned: it is never written or
+// synced again, since the kernel may have dropped what a second sync would
+// then call durable. All who wait for the batch are refused. The batch is
+// written to a new segment under the same indexes, so that the tree never
+// forks, and each allowed decision in it is followed by a not_forwarded
+// outcome. If the new segment fails too, the log is halted until it is opened
+// again.
+//
+// # What cannot be seen from inside
+//
+// Whoever holds the directory and the signing key can cut the log back to the
+// newest checkpoint that someone else holds, and rewrite it from there. Verify
+// detects that only against such a checkpoint ([VerifyOptions]).
+package tlog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// Config is what a log needs. Dir, Key and Boot are required.
+type Config struct {
+	Dir  string
+	Dir2 string // second directory, preferably on another volume, for strict-2
+	Key  *Key   // its name is the log's origin
+	Boot audit.Gateway
+
+	SegmentBytes    int64         // 64 MiB if zero, at least 256 KiB
+	CheckpointEvery time.Duration // 1 s if zero
+	HeartbeatEvery  time.Duration // 1 min if zero
+	BoundedRecords  int           // unsynced bounded records, 256 if zero
+	BoundedInterval time.Duration // age of the oldest unsynced bounded record, 50 ms if zero
+
+	Logger *slog.Logger // discards if nil
+
+	create createFile // opens segment files; tests set it to make disks fail
+}
+
+// Limits of a log.
+const (
+	minSegmentBytes = 256 << 10
+	maxBatchBytes   = 1 << 20 // a batch holds more only if a single record does
+	maxQueueBytes   = 32 << 20
+)
+
+// withDefaults returns the configuration to use, or what is wrong with it.
+func (c Config) withDefaults() (Config, error) {
+	set := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	set(&c.CheckpointEvery, time.Second)
+	set(&c.HeartbeatEvery, time.Minute)
+	set(&c.BoundedInterval, 50*time.Millisecond)
+	if c.BoundedRecords == 0 {
+		c.BoundedRecords = 256
+	}
+	if c.SegmentBytes == 0 {
+		c.SegmentBytes = 64 << 20
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.create == nil {
+		c.create = createOSFile
+	}
+	var errs []error
+	check := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, errors.New("audit log: "+what))
+		}
+	}
+	check(c.Dir != "", "no directory")
+	check(c.Key != nil, "no key")
+	check(c.Dir2 == "" || filepath.Clean(c.Dir2) != filepath.Clean(c.Dir), "second directory is the first")
+	check(c.SegmentBytes >= minSegmentBytes, fmt.Sprintf("segments of %d bytes are below the least size, %d", c.SegmentBytes, minSegmentBytes))
+	check(c.CheckpointEvery > 0 && c.HeartbeatEvery > 0 && c.BoundedInterval > 0 && c.BoundedRecords > 0, "a negative limit or interval")
+	return c, errors.Join(errs...)
+}
+
+// Head is the newest durable state of a log.
+type Head struct {
+	Size uint64
+	Root tlog.Hash
+}
+
+// Log is an open log. It implements [audit.Appender].
+type Log struct {
+	cfg   Config
+	boot  string
+	start time.Time
+	locks []*os.File
+
+	head atomic.Pointer[Head] // stored by the commit loop
+	wake chan struct{}        // tells the commit loop to look at the queue
+	done chan struct{}        // closed when the commit loop has ended
+	stop context.CancelFunc   // ends the background goroutines
+	bg   sync.WaitGroup
+
+	mu         sync.Mutex // guards what follows
+	queue      []*entry   // sequenced, not yet taken by the commit loop
+	queueBytes int
+	next       uint64 // index of the next record
+	unsynced   int    // bounded records let go before they were durable
+	oldest     time.Time
+	closing    bool
+	halted     error
+	marks      marks
+
+	writer // owned by the commit loop
+}
+
+var _ audit.Appender = (*Log)(nil)
+
+// Open recovers the log in cfg.Dir, or starts one, and appends its boot
+// record. It fails if another process has the log open ([ErrLocked]), if the
+// log is another's, and if it is damaged in any way that a crash does not
+// explain; the log is then left as it is.
+func Open(cfg Config) (*Log, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{
+		cfg: cfg, boot: uuid.NewString(), start: time.Now(),
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	rec, err := l.prepare()
+	if err != nil {
+		return nil, errors.Join(err, l.unlock())
+	}
+	before := rec.state.tree
+	l.next, l.marks = before.size, rec.marks
+	l.head.Store(&Head{Size: before.size, Root: before.root()})
+	go l.commitLoop()
+	if err := l.enterService(rec); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	l.bg.Go(func() { l.publishLoop(ctx, rec) })
+	l.bg.Go(func() { l.heartbeatLoop(ctx) })
+	return l, nil
+}
+
+// prepare locks the directories, recovers the log and opens its volumes.
+func (l *Log) prepare() (*recovered, error) {
+	for _, dir := range []string{l.cfg.Dir, l.cfg.Dir2} {
+		if dir == "" {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Join(dir, walDir), 0o700); err != nil {
+			return nil, fmt.Errorf("create log directory: %w", err)
+		}
+		lock, err := lockDir(dir)
+		if err != nil {
+			return nil, err
+		}
+		l.locks = append(l.locks, lock)
+	}
+	rec, err := recoverLog(l.cfg.Dir, l.cfg.Key)
+	if err != nil {
+		return nil, err
+	}
+	if l.cfg.Dir2 != "" {
+		if err := checkMirror(l.cfg.Dir2, rec, l.cfg.Key); err != nil {
+			return nil, err
+		}
+	}
+	if err := rec.apply(l.cfg.Dir); err != nil {
+		return nil, err
+	}
+	if l.cfg.Dir2 != "" {
+		if err := catchUp(l.cfg.Dir, l.cfg.Dir2); err != nil {
+			return nil, err
+		}
+	}
+	l.writer, err = newWriter(l.cfg, rec)
+	return rec, err
+}
+
+// bootEvent is the body of a boot record.
+type bootEvent struct {
+	PreviousSize uint64    `json:"previous_size"`
+	PreviousRoot tlog.Hash `json:"previous_root"`
+	Clean        bool      `json:"clean"`                // the run before was shut down in order
+	TornBytes    int64     `json:"torn_bytes,omitempty"` // cut from an unfinished batch
+	Unresolved   int       `json:"unresolved,omitempty"` // decisions answered unknown_crash just before
+	Key          string    `json:"key"`
+}
+
+// enterService answers the decisions that the run before left open, then
+// appends the boot record. In this order a boot record means that everything
+// before it has been answered, and a crash in between loses nothing.
+func (l *Log) enterService(rec *recovered) error {
+	for _, s := range rec.open {
+		if err := l.note(l.outcome(s, statusUnknownCrash, "gateway stopped without recording the outcome")); err != nil {
+			return err
+		}
+	}
+	event, err := json.Marshal(bootEvent{
+		PreviousSize: rec.state.tree.size, PreviousRoot: rec.state.tree.root(),
+		Clean: rec.clean, TornBytes: rec.torn, Unresolved: len(rec.open), Key: l.cfg.Key.VerifierKey(),
+	})
+	if err != nil {
+		return fmt.Errorf("encode boot record: %w", err)
+	}
+	_, err = l.Append(context.Background(), &audit.Record{Kind: audit.KindBoot, ID: newID(), Gateway: &l.cfg.Boot, Event: event})
+	return err
+}
+
+// Head returns the newest durable state.
+func (l *Log) Head() Head { return *l.head.Load() }
+
+// Err returns why the log is halted, or nil while it takes records.
+func (l *Log) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.halted
+}
+
+// Close appends a seal record, publishes the last checkpoint and releases the
+// directory. Records already accepted are written first.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closing {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closing = true
+	l.mu.Unlock()
+	if l.stop != nil {
+		l.stop()
+	}
+	l.signal()
+	<-l.done
+	l.bg.Wait()
+	return errors.Join(l.Err(), l.writer.close(), l.unlock())
+}
+
+func (l *Log) unlock() error {
+	var errs []error
+	for _, f := range l.locks {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// heartbeatLoop proves with a record from time to time that the log was there
+// and nothing was appended.
+func (l *Log) heartbeatLoop(ctx context.Context) {
+	tick := time.NewTicker(l.cfg.HeartbeatEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			// Where this fails, the log is halted or closing and says so itself.
+			_ = l.note(&audit.Record{Kind: audit.KindHeartbeat, ID: newID()})
+		}
+	}
+}
+
+// outcome is the outcome that the log itself records for a decision.
+func (l *Log) outcome(s summary, status, detail string) *audit.Record {
+	return &audit.Record{
+		Kind: audit.KindOutcome, ID: s.ID, Parent: s.Parent, Attempt: s.Attempt, Gateway: &l.cfg.Boot,
+		Status: status, Reason: "audit_unavailable", Detail: detail,
+		Outcome: &audit.Outcome{Status: status, Inspected: audit.Inspected{Request: []string{}, Response: []string{}}},
+	}
+}
+
+// newID returns the id of a record that is not about a decision.
+func newID() string {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return uuid.NewString() // random bytes ran out: this panics if they still have
+	}
+	return id.String()
+}

@@ -1,0 +1,279 @@
+package tlog
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// Tiles are 256 hashes wide, as https://c2sp.org/tlog-tiles has them.
+const (
+	tileHeight = 8
+	tileWidth  = 1 << tileHeight
+)
+
+// publishLoop keeps the published form of the log, tiles and checkpoint, up
+// with it. It reads the segments as any follower would, so that publishing
+// costs the commit loop nothing and can always be done again.
+func (l *Log) publishLoop(ctx context.Context, rec *recovered) {
+	p := &publisher{dir: l.cfg.Dir, key: l.cfg.Key}
+	if rec.clean {
+		p.resume(rec.published)
+	}
+	tick := time.NewTicker(l.cfg.CheckpointEvery)
+	defer tick.Stop()
+	failing := false
+	publish := func(last bool) {
+		err := p.publish(l, last)
+		if err != nil && !failing {
+			l.cfg.Logger.Error("audit log checkpoint not published", "err", err)
+		}
+		failing = err != nil
+	}
+	for publish(false); ; {
+		select {
+		case <-tick.C:
+			publish(false)
+		case <-ctx.Done():
+			<-l.done
+			publish(true)
+			return
+		}
+	}
+}
+
+// publisher derives tiles from leaves.
+type publisher struct {
+	dir    string
+	key    *Key
+	size   uint64        // leaves taken in
+	levels [][]tlog.Hash // the open tile of each level
+	bundle []byte        // the open entry bundle
+	signed uint64        // size of the last checkpoint written
+}
+
+// publish brings the published form up to the log's head.
+func (p *publisher) publish(l *Log, last bool) error {
+	head := l.Head()
+	if head.Size == p.signed {
+		return nil
+	}
+	if err := p.read(l, head.Size); err != nil {
+		p.reset() // what is on disk is as it was; the next attempt starts over
+		return err
+	}
+	root, err := p.root()
+	if err == nil && root != head.Root {
+		err = fmt.Errorf("tiles of %d records give root %s, not %s", head.Size, root, head.Root)
+	}
+	if err != nil {
+		p.reset()
+		return err
+	}
+	if err := p.writePartial(last); err != nil {
+		return err
+	}
+	note, err := signCheckpoint(p.key, head.Size, head.Root)
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(filepath.Join(p.dir, checkpointFile), note, true); err != nil {
+		return err
+	}
+	p.signed = head.Size
+	return nil
+}
+
+func (p *publisher) reset() { *p = publisher{dir: p.dir, key: p.key, signed: p.signed} }
+
+// read takes in the leaves up to size.
+func (p *publisher) read(l *Log, size uint64) error {
+	w, err := l.walkTo(p.size)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for p.size < size {
+		b, err := w.batch()
+		if err != nil {
+			return fmt.Errorf("read back record %d: %w", p.size, err)
+		}
+		for i, leaf := range b.leaves {
+			if b.at.next+uint64(i) != p.size {
+				continue // before where we stopped
+			}
+			if err := p.add(leaf); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// add takes in one leaf.
+func (p *publisher) add(leaf []byte) error {
+	p.bundle = binary.BigEndian.AppendUint16(p.bundle, uint16(len(leaf)))
+	p.bundle = append(p.bundle, leaf...)
+	p.size++
+	if p.size%tileWidth == 0 {
+		if err := p.writeTile(tlog.Tile{H: tileHeight, L: -1, N: int64(p.size/tileWidth) - 1, W: tileWidth}, p.bundle); err != nil {
+			return err
+		}
+		p.bundle = p.bundle[:0]
+	}
+	return p.push(0, tlog.RecordHash(leaf))
+}
+
+// push adds a hash to the open tile of a level, and the root of a full tile to
+// the level above.
+func (p *publisher) push(level int, h tlog.Hash) error {
+	if level == len(p.levels) {
+		p.levels = append(p.levels, nil)
+	}
+	p.levels[level] = append(p.levels[level], h)
+	if len(p.levels[level]) < tileWidth {
+		return nil
+	}
+	data := hashBytes(p.levels[level])
+	n := int64(p.size>>(tileHeight*(level+1))) - 1
+	if err := p.writeTile(tlog.Tile{H: tileHeight, L: level, N: n, W: tileWidth}, data); err != nil {
+		return err
+	}
+	var top tree
+	for _, h := range p.levels[level] {
+		top.add(h)
+	}
+	p.levels[level] = p.levels[level][:0]
+	return p.push(level+1, top.root())
+}
+
+// writePartial writes the open tiles, and at the end the open bundle.
+func (p *publisher) writePartial(last bool) error {
+	for level, hashes := range p.levels {
+		if err := p.writeTile(p.openTile(level), hashBytes(hashes)); err != nil {
+			return err
+		}
+	}
+	if last {
+		t := p.openTile(0)
+		t.L = -1
+		return p.writeTile(t, p.bundle)
+	}
+	return nil
+}
+
+// openTile is the tile of a level that is not full yet; its width may be 0.
+func (p *publisher) openTile(level int) tlog.Tile {
+	n := p.size >> (tileHeight * level)
+	return tlog.Tile{H: tileHeight, L: level, N: int64(n / tileWidth), W: int(n % tileWidth)}
+}
+
+// root is the tree's root as the open tiles have it.
+func (p *publisher) root() (tlog.Hash, error) {
+	return tlog.TreeHash(int64(p.size), tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
+		out := make([]tlog.Hash, len(indexes))
+		for i, index := range indexes {
+			level := tlog.TileForIndex(tileHeight, index).L
+			t := p.openTile(level)
+			h, err := tlog.HashFromTile(t, hashBytes(p.levels[level]), index)
+			if err != nil {
+				return nil, fmt.Errorf("right edge: %w", err)
+			}
+			out[i] = h
+		}
+		return out, nil
+	}))
+}
+
+// writeTile writes one tile or bundle, unless it is there already, and removes
+// the partial ones that a full one replaces.
+func (p *publisher) writeTile(t tlog.Tile, data []byte) error {
+	if t.W == 0 {
+		return nil
+	}
+	path := filepath.Join(p.dir, tilePath(t))
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("write tile: %w", err)
+	}
+	if err := replaceFile(path, data, false); err != nil {
+		return err
+	}
+	if t.W < tileWidth {
+		return nil
+	}
+	if err := os.RemoveAll(path + ".p"); err != nil {
+		return fmt.Errorf("remove partial tiles: %w", err)
+	}
+	return nil
+}
+
+// resume goes on from the tiles of an earlier run, from the last full tile of
+// leaves. If they are not what they should be, the first root says so and
+// publishing starts over.
+func (p *publisher) resume(size uint64) {
+	p.size = size &^ (tileWidth - 1)
+	p.signed = size
+	for level := 0; p.size>>(tileHeight*level) > 0; level++ {
+		hashes, err := readTile(p.dir, p.openTile(level))
+		if err != nil {
+			p.reset()
+			return
+		}
+		p.levels = append(p.levels, hashes)
+	}
+}
+
+// readTile reads the hashes of a tile, from a wider one if that is all there
+// is.
+func readTile(dir string, t tlog.Tile) ([]tlog.Hash, error) {
+	if t.W == 0 {
+		return nil, nil
+	}
+	data, err := os.ReadFile(filepath.Join(dir, tilePath(t)))
+	if errors.Is(err, os.ErrNotExist) {
+		full := t
+		full.W = tileWidth
+		data, err = os.ReadFile(filepath.Join(dir, tilePath(full)))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read tile: %w", err)
+	}
+	if len(data) < t.W*tlog.HashSize {
+		return nil, fmt.Errorf("read tile %s: %w", tilePath(t), io.ErrUnexpectedEOF)
+	}
+	hashes := make([]tlog.Hash, t.W)
+	for i := range hashes {
+		hashes[i] = tlog.Hash(data[i*tlog.HashSize:])
+	}
+	return hashes, nil
+}
+
+func hashBytes(hashes []tlog.Hash) []byte {
+	b := make([]byte, 0, len(hashes)*tlog.HashSize)
+	for _, h := range hashes {
+		b = append(b, h[:]...)
+	}
+	return b
+}
+
+// tilePath is the C2SP path of a tile: that of package sumdb/tlog without the
+// height, and with the level of entry bundles by its other name.
+func tilePath(t tlog.Tile) string {
+	path := strings.TrimPrefix(t.Path(), fmt.Sprintf("tile/%d/", tileHeight))
+	if rest, ok := strings.CutPrefix(path, "data/"); ok {
+		path = "entries/" + rest
+	}
+	return "tile/" + path
+}

@@ -1,0 +1,212 @@
+package tlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"time"
+)
+
+// Entry is a record as it is stored.
+type Entry struct {
+	Index uint64
+	Leaf  []byte
+}
+
+// ErrNotFound says that a log has no such record.
+var ErrNotFound = errors.New("no such record")
+
+// Read returns the records of the log in dir from index from on, up to the
+// last complete batch. It checks the chain from where it starts reading and no
+// signature: [Verify] does. It may be used while another process appends.
+func Read(dir string, from uint64) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		if _, err := scan(dir, from, yield); err != nil {
+			yield(Entry{}, err)
+		}
+	}
+}
+
+// Follow is Read that does not end: at the end of the log it looks again after
+// each poll interval, until ctx is done.
+func Follow(ctx context.Context, dir string, from uint64, poll time.Duration) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		tick := time.NewTicker(poll)
+		defer tick.Stop()
+		stopped := false
+		more := func(e Entry, err error) bool {
+			stopped = ctx.Err() != nil || !yield(e, err)
+			return !stopped
+		}
+		for {
+			next, err := scan(dir, from, more)
+			if err != nil {
+				yield(Entry{}, err)
+				return
+			}
+			if from = next; stopped {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}
+}
+
+// Find returns the records from index from on that have an id: a decision and
+// its outcomes, in order. It scans.
+func Find(dir, id string, from uint64) ([]Entry, error) {
+	var (
+		found []Entry
+		z     summarizer
+	)
+	for e, err := range Read(dir, from) {
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Contains(e.Leaf, []byte(id)) {
+			continue // cheaper than finding the field
+		}
+		s, err := z.read(e.Leaf)
+		if err != nil {
+			return nil, fmt.Errorf("record %d: %w", e.Index, err)
+		}
+		if s.ID == id {
+			found = append(found, e)
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
+	}
+	return found, nil
+}
+
+// Get returns the leaf of a durable record.
+func (l *Log) Get(index uint64) ([]byte, error) {
+	if index >= l.Head().Size {
+		return nil, fmt.Errorf("%w: index %d", ErrNotFound, index)
+	}
+	w, err := l.walkTo(index)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	for {
+		b, err := w.batch()
+		if err != nil {
+			return nil, fmt.Errorf("read record %d: %w", index, err)
+		}
+		if i := index - b.at.next; i < uint64(len(b.leaves)) {
+			return bytes.Clone(b.leaves[i]), nil
+		}
+	}
+}
+
+// walkTo returns a walker at or not far before a record of an open log.
+func (l *Log) walkTo(index uint64) (*walker, error) {
+	l.mu.Lock()
+	at, ok := l.marks.before(index)
+	l.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("%w: index %d", ErrNotFound, index)
+	}
+	segs, err := listSegments(l.cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for len(segs) > 0 && segs[0] <= at.segment {
+		segs = segs[1:]
+	}
+	return walkFrom(l.cfg.Dir, segs, at)
+}
+
+// scan yields records and returns the index of the one after the last.
+func scan(dir string, from uint64, yield func(Entry, error) bool) (uint64, error) {
+	segs, err := listSegments(dir)
+	if err != nil || len(segs) == 0 {
+		return from, err
+	}
+	w, err := walkNear(dir, segs, from)
+	if err != nil {
+		return from, err
+	}
+	defer w.Close()
+	for {
+		b, err := w.batch()
+		if err != nil {
+			return from, scanEnd(w, err)
+		}
+		for i, leaf := range b.leaves {
+			if b.at.next+uint64(i) != from {
+				continue // before the first that is asked for
+			}
+			from++
+			if !yield(Entry{Index: from - 1, Leaf: bytes.Clone(leaf)}, nil) {
+				return from, nil
+			}
+		}
+	}
+}
+
+// scanEnd says whether reading has come to the end of what is complete: a
+// batch that is being written looks like a damaged one, but nothing signed
+// comes after it.
+func scanEnd(w *walker, err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	var fault *Fault
+	if !errors.As(err, &fault) || !fault.Code.torn() {
+		return err
+	}
+	rest := []int{fault.Segment}
+	for _, c := range w.ahead {
+		rest = append(rest, c.number)
+	}
+	offset := fault.Offset
+	for _, number := range append(rest, w.segs...) {
+		signed, readErr := signedBeyond(w.dir, number, offset)
+		if readErr != nil || signed {
+			return errors.Join(err, readErr)
+		}
+		offset = 0
+	}
+	return nil
+}
+
+// torn says whether a write that was cut short can look like this.
+func (c Code) torn() bool {
+	switch c {
+	case Truncated, CRCMismatch, BadFrame, TrailingData, BadHeader:
+		return true
+	}
+	return false
+}
+
+// walkNear starts in the last segment that can hold a record.
+func walkNear(dir string, segs []int, index uint64) (*walker, error) {
+	for i := len(segs) - 1; i > 0; i-- {
+		r, err := openSegment(dir, segs[i])
+		if err != nil {
+			continue // its turn comes when the walk gets there
+		}
+		h, at := r.header, r.pos
+		if err := r.Close(); err != nil {
+			return nil, fmt.Errorf("close segment: %w", err)
+		}
+		if h.Size <= index {
+			return walkFrom(dir, segs[i+1:], at)
+		}
+	}
+	r, err := openSegment(dir, segs[0])
+	if err != nil {
+		return nil, err
+	}
+	return &walker{dir: dir, cur: r, pos: r.pos, segs: segs[1:]}, nil
+}

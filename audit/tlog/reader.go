@@ -1,0 +1,373 @@
+package tlog
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+)
+
+// position is where a batch starts, and what a reader must know to go on
+// from there.
+type position struct {
+	segment int
+	offset  int64
+	chain   chainHash
+	next    uint64 // index of the next record
+}
+
+// batch is what one trailer signs.
+type batch struct {
+	at      position
+	after   position
+	leaves  [][]byte // valid until the next read
+	trailer trailer
+	signed  chainHash // the chain that the trailer signs
+}
+
+// segmentReader reads the batches of one segment file. It checks each frame's
+// CRC, sequence and chain; roots and signatures are for its caller.
+type segmentReader struct {
+	file   *os.File
+	in     *bufio.Reader
+	header header
+	pos    position
+	arena  []byte // frames of the current batch
+}
+
+// openSegment opens a segment and reads its header, which it takes at its word.
+func openSegment(dir string, number int) (*segmentReader, error) {
+	r, err := openSegmentAt(dir, position{segment: number})
+	if err != nil {
+		return nil, err
+	}
+	if err := r.readHeader(); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// openSegmentAt opens a segment at a batch boundary, past its header.
+func openSegmentAt(dir string, at position) (*segmentReader, error) {
+	f, err := os.Open(segmentPath(dir, at.segment))
+	if err != nil {
+		return nil, fmt.Errorf("open segment: %w", err)
+	}
+	in := bufio.NewReaderSize(io.NewSectionReader(f, at.offset, math.MaxInt64-at.offset), 4*(frameHead+maxPayload))
+	return &segmentReader{file: f, in: in, pos: at}, nil
+}
+
+// Close closes the file.
+func (r *segmentReader) Close() error { return r.file.Close() }
+
+func (r *segmentReader) fault(code Code, kind frameKind, format string, args ...any) *Fault {
+	index, where := r.pos.next, "record"
+	switch kind {
+	case frameTrailer:
+		where = "batch trailer after the record"
+		if index > 0 {
+			index--
+		}
+	case frameHeader:
+		where = "segment header before the record"
+	}
+	return &Fault{
+		Code: code, Index: index, Segment: r.pos.segment, Offset: r.pos.offset,
+		Detail: where + ": " + fmt.Sprintf(format, args...),
+	}
+}
+
+// peek returns the frame at the current offset without checking its place in
+// the chain. At the end of the frames it returns a nil frame.
+func (r *segmentReader) peek() ([]byte, frameKind, error) {
+	window, err := r.in.Peek(frameHead)
+	if err == nil {
+		length := int(binary.LittleEndian.Uint32(window) & 0xffffff)
+		window, err = r.in.Peek(frameHead + min(length, maxPayload))
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, 0, fmt.Errorf("read segment %d: %w", r.pos.segment, err)
+	}
+	frame, kind, code := parseFrame(window)
+	if r.pos.offset == 0 {
+		kind = frameHeader
+	}
+	if code != "" {
+		return nil, kind, r.fault(code, kind, "%d bytes in sight", len(window))
+	}
+	return frame, kind, nil
+}
+
+// take checks that frame is the next one and moves past it. Its payload is
+// appended to the arena; take returns where it starts there.
+func (r *segmentReader) take(frame []byte, kind frameKind) (payload int, err error) {
+	at := len(r.arena)
+	r.arena = append(r.arena, frame...)
+	frame = r.arena[at:]
+	if seq := binary.LittleEndian.Uint64(frame[8:]); seq != r.pos.next {
+		return 0, r.fault(SequenceGap, kind, "sequence %d where %d is due", seq, r.pos.next)
+	}
+	want := chainHash(frame[16:frameHead])
+	if chain := link(frame, r.pos.chain); chain != want {
+		return 0, r.fault(ChainBroken, kind, "does not follow what is before it")
+	}
+	if _, err := r.in.Discard(len(frame)); err != nil {
+		return 0, fmt.Errorf("read segment %d: %w", r.pos.segment, err)
+	}
+	r.pos.chain = want
+	r.pos.offset += int64(len(frame))
+	return at + frameHead, nil
+}
+
+// readHeader reads the first frame. The sequence and chain that it must have
+// are those it states itself; whether they are right is for the caller.
+func (r *segmentReader) readHeader() error {
+	frame, kind, err := r.peek()
+	if err != nil {
+		return err
+	}
+	if frame == nil || frameKind(frame[3]) != frameHeader {
+		return r.fault(BadHeader, frameHeader, "segment does not start with one")
+	}
+	if err := json.Unmarshal(frame[frameHead:], &r.header); err != nil || r.header.V != formatVersion {
+		return r.fault(BadHeader, frameHeader, "not of format %d", formatVersion)
+	}
+	r.pos.next, r.pos.chain = r.header.Size, r.header.Prev
+	r.arena = r.arena[:0]
+	if _, err := r.take(frame, kind); err != nil {
+		return err
+	}
+	if r.header.Segment != r.pos.segment {
+		return r.fault(BadHeader, frameHeader, "segment %d is in the file of segment %d", r.header.Segment, r.pos.segment)
+	}
+	return nil
+}
+
+// next reads one batch. At the end of the last batch it returns io.EOF; damage
+// and an unfinished batch are a *[Fault].
+func (r *segmentReader) next() (*batch, error) {
+	b := &batch{at: r.pos}
+	r.arena = r.arena[:0]
+	var bounds []int // of each leaf in the arena
+	for {
+		frame, kind, err := r.peek()
+		if err != nil {
+			return nil, err
+		}
+		if frame == nil {
+			if r.pos.offset == b.at.offset {
+				return nil, io.EOF
+			}
+			return nil, r.fault(Truncated, frameRecord, "the log ends inside a batch")
+		}
+		before := r.pos.chain
+		if kind == frameHeader || kind == frameTrailer && len(bounds) == 0 {
+			return nil, r.fault(BadFrame, kind, "out of place")
+		}
+		payload, err := r.take(frame, kind)
+		if err != nil {
+			return nil, err
+		}
+		if kind == frameTrailer {
+			b.trailer, b.signed, b.after = parseTrailer(r.arena[payload:]), before, r.pos
+			break
+		}
+		bounds = append(bounds, payload, len(r.arena))
+		r.pos.next++
+	}
+	b.leaves = make([][]byte, 0, len(bounds)/2)
+	for i := 0; i < len(bounds); i += 2 {
+		b.leaves = append(b.leaves, r.arena[bounds[i]:bounds[i+1]:bounds[i+1]])
+	}
+	return b, nil
+}
+
+// rest faults unless what remains of the segment is zeros.
+func (r *segmentReader) rest() error {
+	buf := make([]byte, 1<<16)
+	for {
+		n, err := r.in.Read(buf)
+		if len(bytes.Trim(buf[:n], "\x00")) > 0 {
+			return r.fault(TrailingData, frameTrailer, "bytes that are not zero follow it")
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read segment %d: %w", r.pos.segment, err)
+		}
+	}
+}
+
+// signedBeyond says whether a batch trailer with a valid CRC starts at or
+// after offset: then what is damaged before it is not a torn write.
+func signedBeyond(dir string, number int, offset int64) (bool, error) {
+	data, err := os.ReadFile(segmentPath(dir, number))
+	if err != nil {
+		return false, fmt.Errorf("read segment: %w", err)
+	}
+	mark := binary.LittleEndian.AppendUint32(nil, uint32(frameTrailer)<<24|trailerSize)
+	for at := int(min(offset, int64(len(data)))); ; at++ {
+		i := bytes.Index(data[at:], mark)
+		if i < 0 {
+			return false, nil
+		}
+		at += i
+		if frame, _, _ := parseFrame(data[at:]); frame != nil {
+			return true, nil
+		}
+	}
+}
+
+// walker reads the batches of a log in order, across segments. Which segment
+// follows is decided by the chain: the one whose header states the chain that
+// has been reached. So the tail of a poisoned segment, written but never
+// acknowledged, is passed over without a rule of its own.
+type walker struct {
+	dir  string
+	deep bool // fault on bytes that no frame accounts for
+	pos  position
+	cur  *segmentReader // nil before the first segment
+	segs []int          // not yet looked at
+	// ahead holds the next two segments: the second may replace the first.
+	ahead []candidate
+}
+
+// candidate is a segment that may be next, or why it cannot be read.
+type candidate struct {
+	number int
+	r      *segmentReader
+	err    error
+}
+
+// walk starts where a log of this origin begins.
+func walk(dir string, segs []int, origin string) *walker {
+	return &walker{dir: dir, segs: segs, pos: position{segment: -1, chain: genesis(origin)}}
+}
+
+// walkFrom goes on from a position in a segment; segs are those after it.
+func walkFrom(dir string, segs []int, at position) (*walker, error) {
+	r, err := openSegmentAt(dir, at)
+	if err != nil {
+		return nil, err
+	}
+	return &walker{dir: dir, segs: segs, cur: r, pos: at}, nil
+}
+
+// Close closes what is open.
+func (w *walker) Close() error {
+	var errs []error
+	if w.cur != nil {
+		errs = append(errs, w.cur.Close())
+	}
+	for _, c := range w.ahead {
+		if c.r != nil {
+			errs = append(errs, c.r.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// batch returns the next batch, io.EOF after the last one, or a *[Fault].
+func (w *walker) batch() (*batch, error) {
+	for {
+		w.look()
+		i := w.follower()
+		if i < 0 {
+			break
+		}
+		if err := w.advance(i); err != nil {
+			return nil, err
+		}
+	}
+	if w.cur == nil {
+		return nil, w.end()
+	}
+	b, err := w.cur.next()
+	if errors.Is(err, io.EOF) {
+		return nil, w.end()
+	}
+	w.pos = w.cur.pos
+	return b, err
+}
+
+// look opens the segments ahead.
+func (w *walker) look() {
+	for len(w.ahead) < 2 && len(w.segs) > 0 {
+		c := candidate{number: w.segs[0]}
+		c.r, c.err = openSegment(w.dir, c.number)
+		w.ahead, w.segs = append(w.ahead, c), w.segs[1:]
+	}
+}
+
+// follower returns which of the segments ahead continues from here, or -1.
+func (w *walker) follower() int {
+	for i := len(w.ahead) - 1; i >= 0; i-- {
+		c := w.ahead[i]
+		if c.r == nil || c.number != w.pos.segment+1 && !c.r.header.Poisoned {
+			continue
+		}
+		h := c.r.header
+		// The first batch of the current segment may itself have failed.
+		replaces := w.cur != nil && h.Poisoned && h.Prev == w.cur.header.Prev && h.Size == w.pos.next
+		if h.Prev == w.pos.chain || replaces {
+			return i
+		}
+	}
+	return -1
+}
+
+// advance moves to ahead[i].
+func (w *walker) advance(i int) error {
+	next := w.ahead[i].r
+	if next.header.Size != w.pos.next {
+		return next.fault(BadHeader, frameHeader, "starts at record %d where %d is due", next.header.Size, w.pos.next)
+	}
+	var errs []error
+	if w.cur != nil {
+		if w.deep && !next.header.Poisoned {
+			errs = append(errs, w.cur.rest())
+		}
+		errs = append(errs, w.cur.Close())
+	}
+	for _, skipped := range w.ahead[:i] {
+		if skipped.r != nil {
+			errs = append(errs, skipped.r.Close())
+		}
+	}
+	w.cur, w.pos, w.ahead = next, next.pos, w.ahead[i+1:]
+	return errors.Join(errs...)
+}
+
+// end says how a walk with no batch left has ended.
+func (w *walker) end() error {
+	if len(w.ahead) == 0 {
+		if w.deep && w.cur != nil {
+			if err := w.cur.rest(); err != nil {
+				return err
+			}
+		}
+		return io.EOF
+	}
+	c := w.ahead[0]
+	fault := &Fault{Code: ChainBroken, Index: w.pos.next, Segment: c.number, Detail: fmt.Sprintf("does not follow segment %d", w.pos.segment)}
+	switch {
+	case c.number != w.pos.segment+1:
+		fault.Code = MissingSegment
+	case c.err != nil:
+		if errors.As(c.err, &fault) {
+			fault.Index = w.pos.next // the header may not say
+		} else {
+			return c.err
+		}
+	case c.r.header.Size != w.pos.next:
+		fault.Code = SequenceGap
+		fault.Detail = fmt.Sprintf("segment starts at record %d where %d is due", c.r.header.Size, w.pos.next)
+	}
+	return fault
+}

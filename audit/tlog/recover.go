@@ -1,0 +1,354 @@
+package tlog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// recovered is what a log directory holds, and what is to be cut from it
+// before the log can go on. Finding out changes nothing on disk.
+type recovered struct {
+	state     state
+	last      int // number of the last segment, -1 in a new log
+	marks     marks
+	clean     bool // the last record is the seal of an orderly shutdown
+	open      []summary
+	published uint64        // size of the checkpoint file's tree
+	ends      map[int]int64 // where each segment that is not poisoned ends
+	drop      []int         // segments in which no batch was ever signed
+	torn      int64         // bytes of an unfinished batch that are to be cut
+}
+
+// recoverLog replays the segments of dir. It returns an error, and so leaves
+// the log as it is, unless all damage there is can be explained by one write
+// that was under way when the process died.
+func recoverLog(dir string, key *Key) (*recovered, error) {
+	segs, err := listSegments(dir)
+	if err != nil {
+		return nil, err
+	}
+	rec := &recovered{last: -1, clean: true, ends: make(map[int]int64)}
+	if segs, err = rec.dropUnsigned(dir, segs, key); err != nil {
+		return nil, err
+	}
+	cp, err := readCheckpoint(dir, key.Verifier())
+	if err != nil {
+		return nil, err
+	}
+	if err := rec.replay(dir, segs, key, cp); err != nil {
+		return nil, fmt.Errorf("log in %s is left untouched: %w", dir, err)
+	}
+	rec.published = cp.size
+	return rec, nil
+}
+
+// dropUnsigned takes segments off the end whose first batch was never
+// finished: they were being started when the process died.
+func (rec *recovered) dropUnsigned(dir string, segs []int, key *Key) ([]int, error) {
+	for len(segs) > 0 {
+		number := segs[len(segs)-1]
+		err := firstBatch(dir, number)
+		if err == nil {
+			break
+		}
+		var fault *Fault
+		if !errors.As(err, &fault) {
+			return nil, err
+		}
+		if signed, err := signedBeyond(dir, number, 0); err != nil || signed {
+			return nil, errors.Join(fmt.Errorf("log in %s is left untouched: %w", dir, fault), err)
+		}
+		rec.drop = append(rec.drop, number)
+		segs = segs[:len(segs)-1]
+	}
+	return segs, nil
+}
+
+// firstBatch returns nil if a segment starts with a whole batch.
+func firstBatch(dir string, number int) error {
+	r, err := openSegment(dir, number)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if _, err := r.next(); err != nil {
+		if errors.Is(err, io.EOF) {
+			return r.fault(Truncated, frameHeader, "no batch follows")
+		}
+		return err
+	}
+	return nil
+}
+
+// replay walks the log and checks it. Of the signatures it checks only the
+// last in each segment: through the chain it vouches for all before it.
+func (rec *recovered) replay(dir string, segs []int, key *Key, cp checkpoint) error {
+	w := walk(dir, segs, key.Name())
+	w.deep = true
+	defer w.Close()
+	c := checker{key: key.Verifier(), vkey: key.VerifierKey(), at: []checkpoint{cp}}
+	var (
+		open openDecisions
+		z    summarizer
+		held *batch // the last batch of the current segment
+	)
+	for {
+		b, err := w.batch()
+		if held != nil && (err != nil || b.at.segment != held.at.segment) && !signedBy(key.Verifier(), held) {
+			return held.fault(BadSignature, "not signed by %s", key.VerifierKey())
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			if err := rec.tear(dir, w, held, err); err != nil {
+				return err
+			}
+			break
+		}
+		if err := c.check(w.cur.header, b); err != nil {
+			return err
+		}
+		rec.ends[b.at.segment], rec.last = b.after.offset, b.at.segment
+		if w.cur.header.Poisoned {
+			delete(rec.ends, b.at.segment-1)
+		}
+		rec.marks.add(b.at)
+		for _, leaf := range b.leaves {
+			s, err := z.read(leaf)
+			if err != nil {
+				return err
+			}
+			if open.see(s); s.Kind == audit.KindBoot {
+				open = openDecisions{} // written only after all before it were answered
+			}
+			rec.clean = s.Kind == audit.KindSeal
+		}
+		held = b
+	}
+	if err := c.end(); err != nil {
+		return err
+	}
+	rec.state = state{chain: genesis(key.Name()), tree: c.tree}
+	if held != nil {
+		rec.state.chain = held.after.chain
+	}
+	rec.clean = rec.clean && rec.torn == 0 && len(rec.drop) == 0
+	rec.open = open.list()
+	return nil
+}
+
+// tear decides whether damage is the rest of a write that was under way. A
+// batch was acknowledged only after its trailer was durable, so damage with a
+// trailer beyond it is not, and neither is a whole frame out of place.
+func (rec *recovered) tear(dir string, w *walker, held *batch, err error) error {
+	var fault *Fault
+	if !errors.As(err, &fault) || held == nil || fault.Segment != held.at.segment || len(w.ahead) > 0 {
+		return err
+	}
+	if !fault.Code.torn() {
+		return err
+	}
+	signed, readErr := signedBeyond(dir, held.at.segment, held.after.offset)
+	if readErr != nil || signed {
+		return errors.Join(err, readErr)
+	}
+	info, statErr := os.Stat(segmentPath(dir, held.at.segment))
+	if statErr != nil {
+		return fmt.Errorf("measure torn segment: %w", statErr)
+	}
+	rec.torn = info.Size() - held.after.offset
+	return nil
+}
+
+// apply cuts what recovery found to be unfinished.
+func (rec *recovered) apply(dir string) error {
+	for _, number := range rec.drop {
+		if err := os.Remove(segmentPath(dir, number)); err != nil {
+			return fmt.Errorf("drop unfinished segment: %w", err)
+		}
+	}
+	for number, end := range rec.ends {
+		if err := trim(segmentPath(dir, number), end); err != nil {
+			return err
+		}
+	}
+	return removeSpares(dir, rec.last)
+}
+
+// trim shortens a file, durably.
+func trim(path string, size int64) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("trim segment: %w", err)
+	}
+	if info.Size() <= size {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("trim segment: %w", err)
+	}
+	if err := errors.Join(f.Truncate(size), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("trim segment: %w", err)
+	}
+	return nil
+}
+
+// removeSpares removes prepared segments that were never written to.
+func removeSpares(dir string, last int) error {
+	for number := last + 1; ; number++ {
+		err := os.Remove(segmentPath(dir, number))
+		if errors.Is(err, fs.ErrNotExist) {
+			return syncDir(filepath.Join(dir, walDir))
+		}
+		if err != nil {
+			return fmt.Errorf("remove spare segment: %w", err)
+		}
+	}
+}
+
+// checker follows batches as a verifier does: leaves into a tree, the tree
+// against each trailer and against checkpoints.
+type checker struct {
+	key  note.Verifier
+	vkey string // if known, what segment headers must name
+	at   []checkpoint
+	tree tree
+}
+
+// check checks everything of a batch but its signature. The error is a
+// *[Fault].
+func (c *checker) check(h header, b *batch) error {
+	if h.Origin != c.key.Name() {
+		return b.fault(OriginMismatch, "segment is of log %q, not %q", h.Origin, c.key.Name())
+	}
+	if c.vkey != "" && h.Key != c.vkey {
+		return b.fault(KeyMismatch, "segment is signed by %s", h.Key)
+	}
+	for i, leaf := range b.leaves {
+		c.tree.add(tlog.RecordHash(leaf))
+		for _, cp := range c.at {
+			if c.tree.size == cp.size && c.tree.root() != cp.root {
+				return b.faultAt(i, RootMismatch, "the tree is not that of the checkpoint of this size")
+			}
+		}
+	}
+	switch {
+	case b.trailer.size != c.tree.size:
+		return b.fault(SizeMismatch, "trailer counts %d records where there are %d", b.trailer.size, c.tree.size)
+	case b.trailer.root != c.tree.root():
+		return b.fault(RootMismatch, "trailer's root is not that of the records")
+	}
+	return nil
+}
+
+// end checks that the log reaches its checkpoints.
+func (c *checker) end() error {
+	for _, cp := range c.at {
+		if c.tree.size < cp.size {
+			return &Fault{Code: CheckpointAhead, Index: c.tree.size, Detail: fmt.Sprintf(
+				"a signed checkpoint covers %d records and the log holds %d: it was cut back or replaced", cp.size, c.tree.size)}
+		}
+	}
+	return nil
+}
+
+// faultAt is damage to a record of a batch.
+func (b *batch) faultAt(i int, code Code, detail string) *Fault {
+	return &Fault{Code: code, Index: b.at.next + uint64(i), Segment: b.at.segment, Offset: b.at.offset, Detail: detail}
+}
+
+// fault is damage to the trailer of a batch.
+func (b *batch) fault(code Code, format string, args ...any) *Fault {
+	index := b.at.next + uint64(len(b.leaves))
+	return &Fault{Code: code, Index: max(index, 1) - 1, Segment: b.at.segment, Offset: b.after.offset - frameHead - trailerSize,
+		Detail: "batch trailer after the record: " + fmt.Sprintf(format, args...)}
+}
+
+// signedBy checks a batch's signature.
+func signedBy(key note.Verifier, b *batch) bool {
+	return key.Verify(b.trailer.message(key.Name(), b.signed), b.trailer.sig[:])
+}
+
+// checkpoint is a verified signed note over a tree. The zero value is that of
+// the empty tree, which every log extends.
+type checkpoint struct {
+	size uint64
+	root tlog.Hash
+	note []byte
+}
+
+const checkpointFile = "checkpoint"
+
+// readCheckpoint reads dir's checkpoint file, if there is one.
+func readCheckpoint(dir string, key note.Verifier) (checkpoint, error) {
+	text, err := os.ReadFile(filepath.Join(dir, checkpointFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return checkpoint{}, nil
+	}
+	if err != nil {
+		return checkpoint{}, fmt.Errorf("read checkpoint: %w", err)
+	}
+	return parseCheckpoint(text, key)
+}
+
+// parseCheckpoint verifies a checkpoint in the form of
+// https://c2sp.org/tlog-checkpoint:
+//
+//	<origin>
+//	<tree size>
+//	<base64 root>
+//
+//	— <key name> <base64 signature>
+//
+// The error is a *[Fault]. The origin line is compared too: a note's
+// signature alone does not say which of a key's logs it is about.
+func parseCheckpoint(text []byte, key note.Verifier) (checkpoint, error) {
+	bad := func(code Code, format string, args ...any) (checkpoint, error) {
+		return checkpoint{}, &Fault{Code: code, Detail: "checkpoint: " + fmt.Sprintf(format, args...)}
+	}
+	signed, err := note.Open(text, note.VerifierList(key))
+	var unknown *note.UnverifiedNoteError
+	if errors.As(err, &unknown) {
+		return bad(KeyMismatch, "signed by other keys than %s+%08x", key.Name(), key.KeyHash())
+	}
+	if err != nil {
+		return bad(BadCheckpoint, "%v", err)
+	}
+	origin, rest, _ := bytes.Cut([]byte(signed.Text), []byte("\n"))
+	if string(origin) != key.Name() {
+		return bad(OriginMismatch, "of log %q, not %q", origin, key.Name())
+	}
+	size, rest, _ := bytes.Cut(rest, []byte("\n"))
+	root, _, _ := bytes.Cut(rest, []byte("\n"))
+	var cp checkpoint
+	if _, err := fmt.Sscan(string(size), &cp.size); err != nil {
+		return bad(BadCheckpoint, "tree size: %v", err)
+	}
+	if cp.root, err = tlog.ParseHash(string(root)); err != nil {
+		return bad(BadCheckpoint, "root: %v", err)
+	}
+	cp.note = text
+	return cp, nil
+}
+
+// signCheckpoint is the inverse of parseCheckpoint.
+func signCheckpoint(key *Key, size uint64, root tlog.Hash) ([]byte, error) {
+	text := fmt.Sprintf("%s\n%d\n%s\n", key.Name(), size, root)
+	signed, err := note.Sign(&note.Note{Text: text}, key)
+	if err != nil {
+		return nil, fmt.Errorf("sign checkpoint: %w", err)
+	}
+	return signed, nil
+}

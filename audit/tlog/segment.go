@@ -1,0 +1,237 @@
+package tlog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// segmentFile is a segment open for writing.
+type segmentFile interface {
+	WriteAt(p []byte, off int64) (int, error)
+	Datasync() error
+	Truncate(size int64) error
+	Close() error
+}
+
+// osFile is the segmentFile that a log uses.
+type osFile struct{ *os.File }
+
+func (f osFile) Datasync() error { return datasync(f.File) }
+
+// createFile opens a new file; it is a field of the log's volumes so that
+// tests can make disks fail.
+type createFile func(path string) (segmentFile, error)
+
+func createOSFile(path string) (segmentFile, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return osFile{f}, nil
+}
+
+// segment is the file that batches are being written to. A segment belongs to
+// one process run: reopening a log starts a new one.
+type segment struct {
+	number int
+	file   segmentFile
+	end    int64 // bytes written and synced
+	size   int64 // bytes preallocated
+
+	poisoned bool // a write or sync failed: not to be touched again
+	replaces bool // the segment before it is poisoned
+}
+
+// volume writes the segments of one directory. Only the commit loop uses it,
+// but for the goroutine that prepares the next segment.
+type volume struct {
+	dir    string
+	bytes  int64
+	create createFile
+	cur    *segment
+	spare  chan spare // holds the next segment once it is ready
+}
+
+// spare is a prepared segment, or why there is none.
+type spare struct {
+	seg *segment
+	err error
+}
+
+// openVolume returns a volume whose first segment, numbered next, is ready.
+func openVolume(dir string, next int, bytes int64, create createFile) (*volume, error) {
+	v := &volume{dir: dir, bytes: bytes, create: create, spare: make(chan spare, 1)}
+	seg, err := v.prepare(next)
+	if err != nil {
+		return nil, err
+	}
+	v.cur = seg
+	go v.prepareSpare(nil, next+1)
+	return v, nil
+}
+
+// prepare creates a zero-filled segment. Writing into blocks that already hold
+// zeros needs no journal commit when it is synced; fallocate alone would.
+func (v *volume) prepare(number int) (_ *segment, err error) {
+	path := segmentPath(v.dir, number)
+	f, err := v.create(path)
+	if err != nil {
+		return nil, fmt.Errorf("create segment: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("prepare segment: %w", err), f.Close(), os.Remove(path))
+		}
+	}()
+	zeros := make([]byte, 1<<20)
+	for off := int64(0); off < v.bytes; off += int64(len(zeros)) {
+		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), v.bytes-off)], off); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.Datasync(); err != nil {
+		return nil, err
+	}
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	return &segment{number: number, file: f, size: v.bytes}, nil
+}
+
+// prepareSpare closes a segment that is done with and makes the next one.
+func (v *volume) prepareSpare(done *segment, number int) {
+	var err error
+	if done != nil {
+		err = done.seal()
+	}
+	seg, prepareErr := v.prepare(number)
+	if prepareErr != nil {
+		v.spare <- spare{err: errors.Join(err, prepareErr)}
+		return
+	}
+	v.spare <- spare{seg: seg} // that zeros were left on the segment before does no harm
+}
+
+// seal cuts the zeros off a segment and closes it. That a crash may leave them
+// there is harmless. A poisoned segment is left exactly as it is.
+func (s *segment) seal() error {
+	if s.poisoned {
+		return s.file.Close()
+	}
+	return errors.Join(s.file.Truncate(s.end), s.file.Close())
+}
+
+// roll goes on to the next segment.
+func (v *volume) roll() error {
+	next := <-v.spare
+	if next.err != nil {
+		next.seg, next.err = v.prepare(v.cur.number + 1)
+	}
+	if next.err != nil {
+		v.spare <- next
+		return next.err
+	}
+	done := v.cur
+	v.cur = next.seg
+	v.cur.replaces = done.poisoned
+	go v.prepareSpare(done, v.cur.number+1)
+	return nil
+}
+
+// fits says whether n more bytes may be written to the current segment.
+func (v *volume) fits(n int) bool { return !v.cur.poisoned && v.cur.end+int64(n) <= v.cur.size }
+
+// write makes buf durable at the end of the current segment. After an error
+// the segment is not to be written or synced again: the kernel may have
+// dropped the dirty pages, and a second sync would then report success.
+func (v *volume) write(buf []byte) error {
+	s := v.cur
+	s.poisoned = true // until it is known to be well
+	if _, err := s.file.WriteAt(buf, s.end); err != nil {
+		return fmt.Errorf("write segment %d: %w", s.number, err)
+	}
+	if err := s.file.Datasync(); err != nil {
+		return fmt.Errorf("sync segment %d: %w", s.number, err)
+	}
+	s.poisoned = false
+	s.end += int64(len(buf))
+	return nil
+}
+
+// close seals the current segment and removes the spare.
+func (v *volume) close() error {
+	err := v.cur.seal()
+	if next := <-v.spare; next.seg != nil {
+		err = errors.Join(err, next.seg.file.Close(), os.Remove(segmentPath(v.dir, next.seg.number)))
+	}
+	return errors.Join(err, syncDir(filepath.Join(v.dir, walDir)))
+}
+
+const walDir = "wal"
+
+func segmentPath(dir string, number int) string {
+	return filepath.Join(dir, walDir, fmt.Sprintf("%08d", number))
+}
+
+// listSegments returns the numbers of the segments that hold anything, in
+// order. A segment that starts with a zero is a spare.
+func listSegments(dir string) ([]int, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, walDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list segments: %w", err)
+	}
+	var numbers []int
+	for _, e := range entries {
+		n, err := strconv.Atoi(e.Name())
+		if err != nil || e.Name() != fmt.Sprintf("%08d", n) {
+			continue
+		}
+		used, err := inUse(segmentPath(dir, n))
+		if err != nil {
+			return nil, err
+		}
+		if used {
+			numbers = append(numbers, n)
+		}
+	}
+	return numbers, nil
+}
+
+// inUse says whether a segment has been written to.
+func inUse(path string) (bool, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // a spare that was removed at close
+	}
+	if err != nil {
+		return false, fmt.Errorf("open segment: %w", err)
+	}
+	defer f.Close()
+	var head [frameHead]byte
+	n, _ := f.ReadAt(head[:], 0) // a short or failed read shows in the reader proper
+	for _, b := range head[:n] {
+		if b != 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync directory %s: %w", dir, err)
+	}
+	return nil
+}

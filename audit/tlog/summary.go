@@ -1,0 +1,151 @@
+package tlog
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// summary is what the log itself needs to know of a leaf.
+type summary struct {
+	Kind    audit.Kind
+	ID      string
+	Parent  string
+	Attempt int
+	Status  string
+}
+
+// attempt is what an outcome answers: a decision id and the attempt's number.
+type attempt struct {
+	id string
+	n  int
+}
+
+func (s summary) attempt() attempt { return attempt{s.ID, s.Attempt} }
+
+// summarizer reads summaries. It passes over everything else in a leaf
+// without decoding it.
+type summarizer struct {
+	buf bytes.Buffer
+	dec jsontext.Decoder
+}
+
+// read summarizes one leaf.
+func (z *summarizer) read(leaf []byte) (summary, error) {
+	z.buf.Reset()
+	z.buf.Write(leaf)
+	z.dec.Reset(&z.buf)
+	s, err := z.object()
+	if err != nil {
+		return summary{}, fmt.Errorf("summarize record: %w", err)
+	}
+	return s, nil
+}
+
+func (z *summarizer) object() (s summary, err error) {
+	if _, err := z.dec.ReadToken(); err != nil {
+		return s, err
+	}
+	for z.dec.PeekKind() != '}' {
+		name, err := z.dec.ReadValue()
+		if err != nil {
+			return s, err
+		}
+		field := s.field(string(name))
+		value, err := z.dec.ReadValue()
+		if err != nil {
+			return s, err
+		}
+		if field != nil {
+			if err := field(value); err != nil {
+				return s, err
+			}
+		}
+	}
+	return s, nil
+}
+
+// field returns what to do with the value of a name, or nil.
+func (s *summary) field(name string) func(jsontext.Value) error {
+	text := func(to *string) func(jsontext.Value) error {
+		return func(v jsontext.Value) error {
+			b, err := jsontext.AppendUnquote(nil, v)
+			*to = string(b)
+			return err
+		}
+	}
+	switch name {
+	case `"kind"`:
+		return text((*string)(&s.Kind))
+	case `"id"`:
+		return text(&s.ID)
+	case `"parent"`:
+		return text(&s.Parent)
+	case `"status"`:
+		return text(&s.Status)
+	case `"attempt"`:
+		return func(v jsontext.Value) error {
+			_, err := fmt.Sscan(string(v), &s.Attempt)
+			return err
+		}
+	}
+	return nil
+}
+
+// openDecisions are allowed decisions that have no outcome yet, in memory
+// proportional to how many requests were in flight at once.
+type openDecisions struct {
+	open  map[attempt]summary
+	order []attempt // may hold attempts that have since been answered
+}
+
+// see takes one record into account.
+func (o *openDecisions) see(s summary) {
+	if o.open == nil {
+		o.open = make(map[attempt]summary)
+	}
+	switch {
+	case s.Kind == audit.KindDecision && s.Status == statusAllowed:
+		o.open[s.attempt()] = s
+		o.order = append(o.order, s.attempt())
+		o.compact()
+	case s.Kind == audit.KindOutcome:
+		delete(o.open, s.attempt())
+	}
+}
+
+// compact keeps order within twice the number of open decisions.
+func (o *openDecisions) compact() {
+	if len(o.order) < 2*len(o.open)+64 {
+		return
+	}
+	kept := o.order[:0]
+	for _, a := range o.order {
+		if _, ok := o.open[a]; ok {
+			kept = append(kept, a)
+		}
+	}
+	o.order = kept
+}
+
+// list returns the open decisions, oldest first.
+func (o *openDecisions) list() []summary {
+	out := make([]summary, 0, len(o.open))
+	for _, a := range o.order {
+		if s, ok := o.open[a]; ok {
+			out = append(out, s)
+			delete(o.open, a)
+		}
+	}
+	return out
+}
+
+// Statuses of records that the log reads or writes itself.
+const (
+	statusAllowed      = "allowed"
+	statusNotForwarded = "not_forwarded"
+	statusUnknownCrash = "unknown_crash"
+)
