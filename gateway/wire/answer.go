@@ -40,6 +40,8 @@ type Answer struct {
 	Events int    // events that carried a chunk
 	Done   bool   // [DONE] has come
 	Failed bool   // the engine reported an error in place of a chunk
+
+	dec *jsontext.Decoder // kept between events for its memory
 }
 
 // cachedPaths are where engines say how much of a prompt was in their cache:
@@ -54,7 +56,7 @@ var cachedPaths = [][]string{
 // Body reads a whole answer and returns what the client may see of it: the same
 // bytes but for cached tokens.
 func (a *Answer) Body(body []byte) ([]byte, error) {
-	c, err := readChunk(body)
+	c, err := a.read(body)
 	if err != nil {
 		return nil, fmt.Errorf("read answer: %w", err)
 	}
@@ -72,7 +74,7 @@ func (a *Answer) Event(e Event) ([]byte, error) {
 		a.Done = true
 		return e.Raw, nil
 	}
-	c, err := readChunk(e.Data)
+	c, err := a.read(e.Data)
 	if err != nil {
 		return nil, fmt.Errorf("read event: %w", err)
 	}
@@ -139,13 +141,17 @@ type chunk struct {
 	failed   bool
 }
 
-// readChunk reads the fields we need and checks the rest as JSON. Missing
-// fields are no error: engines leave out what they do not have.
-func readChunk(body []byte) (chunk, error) {
+// read reads the fields we need and checks the rest as JSON. Missing fields are
+// no error: engines leave out what they do not have.
+func (a *Answer) read(body []byte) (chunk, error) {
+	if a.dec == nil {
+		a.dec = new(jsontext.Decoder)
+	}
+	a.dec.Reset(bytes.NewBuffer(body))
 	var c chunk
-	r := chunkReader{jsontext.NewDecoder(bytes.NewBuffer(body))}
-	err := r.object(func(name string) error {
-		switch name {
+	r := chunkReader{a.dec}
+	err := r.object(func(name []byte) error {
+		switch string(name) {
 		case "usage":
 			c.hasUsage = true
 			return r.usage(&c)

@@ -18,7 +18,7 @@ var errNotObject = errors.New("not an object")
 
 // object calls member after each name, with the value still to be read. At the
 // top level anything but an object is an error.
-func (r chunkReader) object(member func(name string) error) error {
+func (r chunkReader) object(member func(name []byte) error) error {
 	if k := r.dec.PeekKind(); k != '{' && k != 0 {
 		if r.dec.StackDepth() == 0 {
 			return errNotObject
@@ -33,7 +33,7 @@ func (r chunkReader) object(member func(name string) error) error {
 		if err != nil {
 			return err
 		}
-		if err := member(string(unquote(raw))); err != nil {
+		if err := member(unquote(raw)); err != nil {
 			return err
 		}
 	}
@@ -65,8 +65,8 @@ func (r chunkReader) end() error {
 }
 
 func (r chunkReader) choice(c *chunk) error {
-	return r.object(func(name string) error {
-		if name != "finish_reason" || c.finish != "" {
+	return r.object(func(name []byte) error {
+		if string(name) != "finish_reason" || c.finish != "" {
 			return r.dec.SkipValue()
 		}
 		return r.str(&c.finish)
@@ -79,15 +79,15 @@ func (r chunkReader) usage(c *chunk) error {
 	}
 	u := new(Usage)
 	c.usage = u
-	return r.object(func(name string) error {
-		switch name {
+	return r.object(func(name []byte) error {
+		switch string(name) {
 		case "prompt_tokens":
 			return r.count(&u.PromptTokens)
 		case "completion_tokens":
 			return r.count(&u.CompletionTokens)
 		case "prompt_tokens_details":
-			return r.object(func(name string) error {
-				if name != "cached_tokens" {
+			return r.object(func(name []byte) error {
+				if string(name) != "cached_tokens" {
 					return r.dec.SkipValue()
 				}
 				cached := -1
