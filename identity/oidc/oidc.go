@@ -1,0 +1,370 @@
+// Package oidc authenticates callers by OAuth 2.0 and OpenID Connect access
+// tokens: signed JWTs of issuers that configuration names.
+//
+// Start at [New], which returns a [Verifier] for all issuers at once;
+// [Verifier.Authenticate] is the method for identity.Chain.
+//
+// # What a token must be
+//
+// A JWT library's options leave much open, so [parse] first refuses what is
+// merely odd: repeated or differently spelt names, header parameters that
+// point at keys or change the rules, types other than access tokens, more than
+// one audience, long lives, depth and size. Then the issuer's one set of
+// algorithms and its current keys decide, and last the claims are read into a
+// principal.
+//
+// # Keys
+//
+// Each issuer's keys are fetched ahead of need. A token cannot make the process
+// fetch more than its issuer's small allowance, and keys that could not be
+// renewed for a day are no longer believed.
+package oidc
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/sallyport-ai/sallyport/identity"
+)
+
+// Config describes one issuer.
+type Config struct {
+	// URL is the issuer as its tokens name it in "iss", compared exactly.
+	URL string `yaml:"url"`
+	// Audience is the one audience that a token must be for.
+	Audience string `yaml:"audience"`
+	// Algorithms are the signature algorithms of this issuer: RS256, RS384,
+	// RS512, PS256, PS384, PS512, ES256, ES384, ES512 or EdDSA.
+	Algorithms []string `yaml:"algorithms"`
+	// TenantClaim is the claim that holds the tenant.
+	TenantClaim string `yaml:"tenant_claim"`
+	// JWKSURL or JWKSFile, one of them, is where the keys are. A URL must be
+	// https unless its host is a loopback address.
+	JWKSURL  string `yaml:"jwks_url"`
+	JWKSFile string `yaml:"jwks_file"`
+	// Clients are the OAuth clients whose tokens are taken; none means any.
+	Clients []string `yaml:"clients"`
+	// PlainJWT also takes tokens whose "typ" is "JWT" or absent, for issuers
+	// that do not follow RFC 9068. ID tokens look much the same.
+	PlainJWT bool `yaml:"plain_jwt"`
+	// MaxLifetime bounds exp - iat; zero is one hour, more than 24 h is an
+	// error.
+	MaxLifetime time.Duration `yaml:"max_lifetime"`
+}
+
+// Options are what all issuers share. The zero value is usable.
+type Options struct {
+	// HTTPClient fetches keys; nil is one of our own. Its redirect policy is
+	// replaced.
+	HTTPClient *http.Client
+	// Clock tells the time; nil is time.Now.
+	Clock func() time.Time
+	// Logger receives failures to renew keys; nil discards them.
+	Logger *slog.Logger
+}
+
+// Limits of a token's life.
+const (
+	leeway             = 30 * time.Second // for clocks that disagree
+	defaultMaxLifetime = time.Hour
+	longestMaxLifetime = 24 * time.Hour
+)
+
+// supported are the asymmetric algorithms that a Config may pin.
+var supported = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+
+// Verifier verifies tokens of the issuers it was made for. It is safe for
+// concurrent use.
+type Verifier struct {
+	issuers map[string]*issuer
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// issuer is one issuer at work.
+type issuer struct {
+	config Config
+	keys   *keySet
+	parser *jwt.Parser
+	clock  func() time.Time
+}
+
+// New checks the configuration of every issuer and tries to fetch its keys
+// once. Keys that cannot be fetched are no error, so that an identity
+// provider's outage does not keep the process from serving other callers: the
+// issuer's tokens are [identity.ErrUnavailable] until the keys are there, and
+// [Verifier.Ready] says so. A JWKSFile must be readable.
+//
+// Keys are renewed until Close or until ctx ends.
+func New(ctx context.Context, configs []Config, options Options) (*Verifier, error) {
+	if options.Clock == nil {
+		options.Clock = time.Now
+	}
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	v := &Verifier{issuers: make(map[string]*issuer, len(configs))}
+	for _, config := range configs {
+		i, err := newIssuer(config, options)
+		if err != nil {
+			return nil, fmt.Errorf("issuer %q: %w", config.URL, err)
+		}
+		if v.issuers[config.URL] != nil {
+			return nil, fmt.Errorf("issuer %q: configured twice", config.URL)
+		}
+		v.issuers[config.URL] = i
+	}
+	if err := v.fetchAll(ctx, options.Logger); err != nil {
+		return nil, err
+	}
+	ctx, v.stop = context.WithCancel(ctx)
+	for _, i := range v.issuers {
+		v.running.Go(func() { i.keys.keepFresh(ctx) })
+	}
+	return v, nil
+}
+
+func newIssuer(config Config, options Options) (*issuer, error) {
+	if config.MaxLifetime == 0 {
+		config.MaxLifetime = defaultMaxLifetime
+	}
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	keys, err := newKeySet(config, options)
+	if err != nil {
+		return nil, err
+	}
+	return &issuer{
+		config: config,
+		keys:   keys,
+		clock:  options.Clock,
+		parser: jwt.NewParser(
+			jwt.WithValidMethods(config.Algorithms),
+			jwt.WithIssuer(config.URL),
+			jwt.WithAudience(config.Audience),
+			jwt.WithExpirationRequired(),
+			jwt.WithIssuedAt(),
+			jwt.WithLeeway(leeway),
+			jwt.WithStrictDecoding(),
+			jwt.WithJSONNumber(),
+			jwt.WithTimeFunc(options.Clock),
+		),
+	}, nil
+}
+
+func (c *Config) check() error {
+	var problems []error
+	if err := requireSecure(c.URL); err != nil {
+		problems = append(problems, fmt.Errorf("url: %w", err))
+	}
+	if c.Audience == "" {
+		problems = append(problems, errors.New("audience: required"))
+	}
+	if c.TenantClaim == "" {
+		problems = append(problems, errors.New("tenant_claim: required"))
+	}
+	if len(c.Algorithms) == 0 {
+		problems = append(problems, errors.New("algorithms: at least one is required"))
+	}
+	for _, a := range c.Algorithms {
+		if !slices.Contains(supported, a) {
+			problems = append(problems, fmt.Errorf("algorithms: %q is not one of %s", a, strings.Join(supported, ", ")))
+		}
+	}
+	if (c.JWKSURL == "") == (c.JWKSFile == "") {
+		problems = append(problems, errors.New("jwks_url, jwks_file: exactly one is required"))
+	}
+	if c.JWKSURL != "" {
+		if err := requireSecure(c.JWKSURL); err != nil {
+			problems = append(problems, fmt.Errorf("jwks_url: %w", err))
+		}
+	}
+	if c.MaxLifetime < 0 || c.MaxLifetime > longestMaxLifetime {
+		problems = append(problems, fmt.Errorf("max_lifetime: %v is not between 0 and %v", c.MaxLifetime, longestMaxLifetime))
+	}
+	return errors.Join(problems...)
+}
+
+func (v *Verifier) fetchAll(ctx context.Context, log *slog.Logger) error {
+	var (
+		fetching sync.WaitGroup
+		mu       sync.Mutex
+		fatal    []error
+	)
+	for url, i := range v.issuers {
+		fetching.Go(func() {
+			err := i.keys.refresh(ctx)
+			if err == nil {
+				return
+			}
+			if i.config.JWKSFile != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				fatal = append(fatal, fmt.Errorf("issuer %q: %w", url, err))
+				return
+			}
+			log.Error("tokens of this issuer are refused until its keys can be fetched", "issuer", url, "error", err)
+		})
+	}
+	fetching.Wait()
+	return errors.Join(fatal...)
+}
+
+// Close stops renewing keys.
+func (v *Verifier) Close() {
+	v.stop()
+	v.running.Wait()
+}
+
+// Ready reports which issuers have no keys that may be believed, or nil.
+func (v *Verifier) Ready() error {
+	var problems []error
+	for url, i := range v.issuers {
+		if err := i.keys.usable(); err != nil {
+			problems = append(problems, fmt.Errorf("issuer %q: %w", url, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// KeyAge is how old each issuer's keys are, by issuer URL; an issuer without
+// keys is left out.
+func (v *Verifier) KeyAge() map[string]time.Duration {
+	ages := make(map[string]time.Duration, len(v.issuers))
+	for url, i := range v.issuers {
+		if age, ok := i.keys.age(); ok {
+			ages[url] = age
+		}
+	}
+	return ages
+}
+
+// Authenticate is the identity.Authenticator for bearer tokens that are JWTs.
+// A token of another shape is left to other methods.
+func (v *Verifier) Authenticate(ctx context.Context, r *http.Request) (identity.Principal, error) {
+	token, err := identity.PresentedToken(r)
+	if err != nil {
+		return identity.Principal{}, err
+	}
+	if strings.Count(token.Value, ".") < 2 {
+		return identity.Principal{}, identity.ErrNoCredential
+	}
+	if token.Scheme != identity.Bearer {
+		return identity.Principal{}, fmt.Errorf("access token: %w: sender-constrained tokens are not accepted", identity.ErrBadCredential)
+	}
+	return v.Verify(ctx, token.Value)
+}
+
+// Verify returns whose a bearer token is. Its errors wrap
+// [identity.ErrBadCredential], or [identity.ErrUnavailable] where the issuer's
+// keys cannot be had.
+func (v *Verifier) Verify(ctx context.Context, token string) (identity.Principal, error) {
+	p, err := v.verify(ctx, token)
+	switch {
+	case errors.Is(err, identity.ErrUnavailable):
+		return identity.Principal{}, fmt.Errorf("access token: %w", err)
+	case err != nil:
+		return identity.Principal{}, fmt.Errorf("access token: %w: %w", identity.ErrBadCredential, err)
+	}
+	return p, nil
+}
+
+func (v *Verifier) verify(ctx context.Context, token string) (identity.Principal, error) {
+	parsed, err := parse(token)
+	if err != nil {
+		return identity.Principal{}, err
+	}
+	i := v.issuers[parsed.claims.Issuer]
+	if i == nil {
+		return identity.Principal{}, errors.New("issuer is not one of ours")
+	}
+	if err := i.admits(parsed); err != nil {
+		return identity.Principal{}, err
+	}
+	key, err := i.keys.find(ctx, parsed.header.KeyID)
+	if err != nil {
+		return identity.Principal{}, err
+	}
+	if !key.fits(parsed.header.Algorithm) {
+		return identity.Principal{}, errors.New("the key is not one for the token's algorithm")
+	}
+	// A second reading by the library, which checks signature and times. Were
+	// it to read something else than parse did, parse would have refused it.
+	if _, err := i.parser.ParseWithClaims(token, jwt.MapClaims{}, func(*jwt.Token) (any, error) { return key.public, nil }); err != nil {
+		return identity.Principal{}, err
+	}
+	return i.principal(parsed)
+}
+
+// admits holds a token against the issuer's rules before its signature is
+// looked at, so that a token that breaks them costs nothing.
+func (i *issuer) admits(t *token) error {
+	c := &t.claims
+	switch {
+	case !slices.Contains(i.config.Algorithms, t.header.Algorithm):
+		return fmt.Errorf("algorithm %q is not one of this issuer's", t.header.Algorithm)
+	case !t.header.isAccessToken(i.config.PlainJWT):
+		return errors.New("typ is not that of an access token")
+	case len(c.Audience) != 1 || c.Audience[0] != i.config.Audience:
+		return errors.New("it must be for this audience and no other")
+	case !isName(c.Subject):
+		return errors.New("no subject, or an odd one")
+	case strings.HasPrefix(c.Subject, "spiffe://"):
+		return errors.New("the subject is a SPIFFE ID, which no identity provider may vouch for")
+	case c.IssuedAt == nil || c.Expires == nil:
+		return errors.New("iat and exp are required")
+	case c.Expires.Sub(c.IssuedAt.Time) > i.config.MaxLifetime:
+		return fmt.Errorf("it lives longer than %v", i.config.MaxLifetime)
+	case c.Expires.Sub(i.clock()) > i.config.MaxLifetime+leeway:
+		return fmt.Errorf("it ends further ahead than %v", i.config.MaxLifetime)
+	case len(c.Confirmation) > 0:
+		return errors.New("it is bound to a key and must not be used as a bearer token")
+	case c.Type == "ID" || c.Type == "Refresh" || c.AccessTokenHash != "":
+		return errors.New("it is an ID or refresh token")
+	case c.AuthorizedParty != "" && c.ClientID != "" && c.AuthorizedParty != c.ClientID:
+		return errors.New("azp and client_id name different clients")
+	case len(i.config.Clients) > 0 && !slices.Contains(i.config.Clients, c.client()):
+		return errors.New("its client is not one of ours")
+	}
+	return nil
+}
+
+// principal reads the claims of a token that has been verified.
+func (i *issuer) principal(t *token) (identity.Principal, error) {
+	c := &t.claims
+	tenant, err := c.tenant(i.config.TenantClaim)
+	if err != nil {
+		return identity.Principal{}, err
+	}
+	chain, err := c.chain()
+	if err != nil {
+		return identity.Principal{}, err
+	}
+	fingerprint := sha256.Sum256([]byte(t.signed))
+	return identity.Principal{
+		Tenant:      tenant,
+		Subject:     c.Subject,
+		Kind:        c.kind(),
+		Method:      identity.OIDC,
+		Issuer:      c.Issuer,
+		Groups:      c.Groups,
+		Scopes:      c.scopes(),
+		Chain:       chain,
+		ClientID:    c.client(),
+		Label:       c.Label,
+		Fingerprint: hex.EncodeToString(fingerprint[:]),
+		Expires:     c.Expires.Time,
+	}, nil
+}
