@@ -7,16 +7,6 @@ func isUpper(b byte) bool { return 'A' <= b && b <= 'Z' }
 func isAlpha(b byte) bool { return 'a' <= b|0x20 && b|0x20 <= 'z' }
 func isAlnum(b byte) bool { return isDigit(b) || isAlpha(b) }
 
-// atWord reports whether a word can start at i: nothing alphanumeric stands
-// before it, unless that is the letter of an escape such as \n which a nested
-// JSON string still holds.
-func atWord(v []byte, i int) bool {
-	if i == 0 || !isAlnum(v[i-1]) {
-		return true
-	}
-	return i >= 2 && v[i-2] == '\\' && isEscape(v[i-1])
-}
-
 func isEscape(b byte) bool { return b == 'n' || b == 'r' || b == 't' || b == 'b' || b == 'f' }
 
 // at returns the byte at i, or 0 outside v.
@@ -61,9 +51,12 @@ func near(v []byte, start, end, reach int, words ...string) bool {
 }
 
 func within(stretch []byte, words []string) bool {
-	for i := range stretch {
+	for i, b := range stretch {
+		if !isAlpha(b) {
+			continue
+		}
 		for _, w := range words {
-			if hasFold(stretch, i, w) {
+			if w[0] == b|0x20 && hasFold(stretch, i, w) {
 				return true
 			}
 		}

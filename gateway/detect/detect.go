@@ -47,7 +47,10 @@ func Scan(text []byte) []Finding {
 	v := normalize(text)
 	var found []Finding
 	for i, b := range v.bytes {
-		for _, d := range dispatch[b] {
+		if len(dispatch[atWord][b]) == 0 { // most bytes: not even there
+			continue
+		}
+		for _, d := range dispatch[placeAt(v.bytes, i)][b] {
 			if start, end, ok := d.match(v.bytes, i); ok {
 				found = append(found, Finding{d.Name, d.Category, v.offset(start), v.offset(end)})
 			}
@@ -141,7 +144,8 @@ func (s Scanner) Texts(texts iter.Seq2[string, []byte]) Report {
 		count(counts, Scan(text))
 		if len(tail) > 0 {
 			joined := append(slices.Clip(tail), head...)
-			count(counts, across(Scan(joined), len(tail)))
+			whole := len(tail) < seam && len(head) == len(text)
+			count(counts, across(Scan(joined), counts, len(tail), len(joined), whole))
 		}
 		tails[stream] = keepTail(tail, text)
 	}
@@ -159,9 +163,18 @@ func count(counts map[string]Hit, found []Finding) {
 	}
 }
 
-// across keeps the findings that only the joined text shows.
-func across(found []Finding, cut int) []Finding {
-	return slices.DeleteFunc(found, func(f Finding) bool { return f.Start >= cut || f.End <= cut })
+// across keeps the findings that only the joined text shows: those that lie on
+// both sides of the cut, and one by a detector that had found nothing so far, as
+// when the word that a number needs stands in the other text. Unless the window
+// is the whole text, what touches its ends may be a part of something else.
+func across(found []Finding, counts map[string]Hit, cut, length int, whole bool) []Finding {
+	return slices.DeleteFunc(found, func(f Finding) bool {
+		if !whole && (f.Start == 0 || f.End == length) {
+			return true
+		}
+		oneSided := f.Start >= cut || f.End <= cut
+		return oneSided && counts[f.Detector].Count > 0
+	})
 }
 
 func keepTail(tail, text []byte) []byte {

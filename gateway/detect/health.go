@@ -2,20 +2,17 @@ package detect
 
 import "strings"
 
-// recordWords introduce a medical record number. A space stands for nothing,
-// one space, an underscore or a dash, as in medicalRecordNumber.
-var recordWords = []string{
-	"mrn", "medical record", "med rec", "patient id", "patient number", "patient no",
-	"patient identifier", "hospital number", "hospital id", "health record", "chart number", "chart no",
+// recordWords introduce a medical record number. Between two words may stand a
+// space, an underscore, a dash or nothing, as in medicalRecordNumber.
+var recordWords = [][]string{
+	{"mrn"}, {"medical", "record"}, {"med", "rec"}, {"patient", "id"}, {"patient", "number"}, {"patient", "no"},
+	{"hospital", "number"}, {"hospital", "id"}, {"health", "record"}, {"chart", "number"}, {"chart", "no"},
 }
 
 // medicalRecord matches a number that such a word introduces or follows. Record
 // numbers have no format of their own: without the word there is nothing to go
 // by.
 func medicalRecord(v []byte, i int) (int, int, bool) {
-	if !atWord(v, i) && at(v, i-1) != '_' {
-		return 0, 0, false
-	}
 	for _, w := range recordWords {
 		past, ok := phrase(v, i, w)
 		if !ok {
@@ -29,9 +26,9 @@ func medicalRecord(v []byte, i int) (int, int, bool) {
 	return 0, 0, false
 }
 
-// phrase matches the words of w at i.
-func phrase(v []byte, i int, w string) (int, bool) {
-	for n, word := range strings.Fields(w) {
+// phrase matches words at i and returns what is past them.
+func phrase(v []byte, i int, words []string) (int, bool) {
+	for n, word := range words {
 		if b := at(v, i); n > 0 && (b == ' ' || b == '_' || b == '-') {
 			i++
 		}
@@ -114,9 +111,6 @@ func numberBefore(v []byte, i int) (start, end int, ok bool) {
 const mbiForm = "CAXNAXNAANN"
 
 func medicareID(v []byte, i int) (int, int, bool) {
-	if isAlnum(at(v, i-1)) {
-		return 0, 0, false
-	}
 	j := i
 	for n, form := range []byte(mbiForm) {
 		if (n == 4 || n == 7) && at(v, j) == '-' {

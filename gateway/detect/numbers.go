@@ -5,9 +5,12 @@ import "slices"
 // number is a run of digits as people write them: solid, or in groups with the
 // same short separator between all of them.
 type number struct {
-	digits []byte // at most maxDigits
-	ends   []int  // past each digit, in the view
-	groups []int  // digits up to the end of each group, ascending
+	digits [maxDigits]byte
+	ends   [maxDigits]int // past each digit, in the view
+	count  int
+
+	groups [maxDigits]int // digits up to the end of each group, ascending
+	parts  int
 	sep    []byte
 }
 
@@ -18,53 +21,48 @@ const (
 
 func isSeparator(b byte) bool { return b == ' ' || b == '-' || b == '.' || b == '/' || b == '_' }
 
-// readNumber reads the number that starts at i. ok is false where i is not the
-// start of a run of digits.
-func readNumber(v []byte, i int, n *number) bool {
-	if isDigit(at(v, i-1)) {
-		return false
-	}
-	n.digits, n.ends, n.groups, n.sep = n.digits[:0], n.ends[:0], n.groups[:0], nil
-	for len(n.digits) <= maxDigits {
-		for i < len(v) && isDigit(v[i]) && len(n.digits) <= maxDigits {
-			n.digits = append(n.digits, v[i])
+// read reads up to most digits from i on.
+func (n *number) read(v []byte, i, most int) {
+	for n.count < most {
+		for i < len(v) && isDigit(v[i]) && n.count < most {
+			n.digits[n.count] = v[i]
 			i++
-			n.ends = append(n.ends, i)
+			n.ends[n.count] = i
+			n.count++
 		}
-		n.groups = append(n.groups, len(n.digits))
+		if isDigit(at(v, i)) {
+			return // the last group is longer than what was read: no group ends here
+		}
+		n.groups[n.parts] = n.count
+		n.parts++
 		next := run(v, i, maxSep, isSeparator)
-		if next == i || !isDigit(at(v, next)) || n.sep != nil && string(v[i:next]) != string(n.sep) {
-			break
+		if next == i || !isDigit(at(v, next)) || n.parts > 1 && string(v[i:next]) != string(n.sep) {
+			return
 		}
 		n.sep, i = v[i:next], next
 	}
-	return true
 }
 
-// regular reports whether the first count digits form groups as people write
-// them: solid, equal ones with a shorter last, or one of the given layouts.
-func (n *number) regular(count int, layouts ...[]int) bool {
-	last := slices.Index(n.groups, count)
-	if last < 0 {
-		return false
-	}
-	sizes := make([]int, 0, maxDigits)
+// regular reports whether the first parts groups are as people write them:
+// solid, equal ones with a shorter last, or one of the given layouts.
+func (n *number) regular(parts int, layouts ...[]int) bool {
+	var sizes [maxDigits]int
 	from := 0
-	for _, g := range n.groups[:last+1] {
-		sizes = append(sizes, g-from)
+	for i, g := range n.groups[:parts] {
+		sizes[i] = g - from
 		from = g
 	}
 	for _, l := range layouts {
-		if slices.Equal(sizes, l) {
+		if slices.Equal(sizes[:parts], l) {
 			return true
 		}
 	}
-	for _, s := range sizes[:last] {
+	for _, s := range sizes[:parts-1] {
 		if s != sizes[0] {
 			return false
 		}
 	}
-	return sizes[last] <= sizes[0]
+	return sizes[parts-1] <= sizes[0]
 }
 
 // issuer is a range of card numbers: numbers that start with from to to.
@@ -98,16 +96,14 @@ var cardWords = []string{"card", "visa", "maestro", "credit", "debit", "pan"}
 // digit (ISO/IEC 7812-1 annex B).
 func paymentCard(v []byte, i int) (int, int, bool) {
 	var n number
-	if !isDigit(at(v, i+1)) && !isSeparator(at(v, i+1)) || !readNumber(v, i, &n) {
-		return 0, 0, false
-	}
-	for g := len(n.groups) - 1; g >= 0; g-- {
-		count := n.groups[g]
-		if count < 12 || count > 19 || !issued(n.digits[:count]) || !luhn(n.digits[:count]) || !n.regular(count, cardLayouts...) {
+	n.read(v, i, maxDigits)
+	for parts := n.parts; parts > 0 && n.groups[parts-1] >= 12; parts-- {
+		number := n.digits[:n.groups[parts-1]]
+		if len(number) > 19 || !issued(number) || !luhn(number) || !n.regular(parts, cardLayouts...) {
 			continue
 		}
-		end := n.ends[count-1]
-		if count < 14 && !near(v, i, end, 32, cardWords...) {
+		end := n.ends[len(number)-1]
+		if len(number) < 14 && !near(v, i, end, 32, cardWords...) {
 			continue
 		}
 		return i, end, true
@@ -144,14 +140,13 @@ func luhn(digits []byte) bool {
 	return sum%10 == 0
 }
 
-var ssnLayout = []int{3, 2, 4}
-
 // socialSecurity matches a US social security number: area, group and serial as
 // the Social Security Administration assigns them. Written other than 3-2-4 it
 // needs the context of a word.
 func socialSecurity(v []byte, i int) (int, int, bool) {
 	var n number
-	if !readNumber(v, i, &n) || len(n.digits) < 9 || !slices.Contains(n.groups, 9) {
+	n.read(v, i, 10)
+	if !slices.Contains(n.groups[:n.parts], 9) {
 		return 0, 0, false
 	}
 	area, group, serial := value(n.digits[:3]), value(n.digits[3:5]), value(n.digits[5:9])
@@ -159,9 +154,11 @@ func socialSecurity(v []byte, i int) (int, int, bool) {
 		return 0, 0, false
 	}
 	end := n.ends[8]
-	asWritten := len(n.groups) == 3 && n.groups[0] == ssnLayout[0] && n.groups[1] == 5 && len(n.sep) > 0
-	if asWritten || near(v, i, end, 40, "ssn", "social sec", "soc sec", "social_sec", "socialsec") {
+	asWritten := n.parts == 3 && n.groups[0] == 3 && n.groups[1] == 5
+	if asWritten || near(v, i, end, 40, ssnWords...) {
 		return i, end, true
 	}
 	return 0, 0, false
 }
+
+var ssnWords = []string{"ssn", "social sec", "soc sec", "social_sec", "socialsec", "social-sec"}

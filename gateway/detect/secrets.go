@@ -60,9 +60,6 @@ func keyFirst() string {
 // providerKey matches a prefix and enough of a random tail: both digits and
 // letters, since "sk-" also begins words.
 func providerKey(v []byte, i int) (int, int, bool) {
-	if !atWord(v, i) {
-		return 0, 0, false
-	}
 	for _, k := range keys {
 		if len(v)-i < len(k.prefix) || string(v[i:i+len(k.prefix)]) != k.prefix {
 			continue
@@ -100,7 +97,7 @@ const (
 // jsonWebToken matches a compact JWS or JWE whose header and claims are JSON
 // objects: base64url of {" is eyJ.
 func jsonWebToken(v []byte, i int) (int, int, bool) {
-	if !atWord(v, i) || at(v, i+1) != 'y' || at(v, i+2) != 'J' {
+	if at(v, i+1) != 'y' || at(v, i+2) != 'J' {
 		return 0, 0, false
 	}
 	header := run(v, i, mostJWT, isToken)
@@ -115,12 +112,17 @@ func jsonWebToken(v []byte, i int) (int, int, bool) {
 	return i, end, true
 }
 
+var (
+	secretAccessKey = []string{"secret", "access", "key"}
+	secretKey       = []string{"secret", "key"}
+)
+
 // awsSecret matches the 40 characters that follow a name such as
 // aws_secret_access_key; alone they look like any base64.
 func awsSecret(v []byte, i int) (int, int, bool) {
-	past, ok := phrase(v, i, "secret access key")
+	past, ok := phrase(v, i, secretAccessKey)
 	if !ok {
-		past, ok = phrase(v, i, "secret key")
+		past, ok = phrase(v, i, secretKey)
 	}
 	if !ok {
 		return 0, 0, false

@@ -86,6 +86,12 @@ func plainByte(r rune) (b byte, visible bool) {
 	switch {
 	case r < utf8.RuneSelf:
 		return byte(r), true
+	case r == '\u00A0':
+		return ' ', true
+	case r == '\u00AD': // soft hyphen
+		return 0, false
+	case r < 0x300, r >= 0x3041 && r <= 0x9FFF, r >= 0xAC00 && r <= 0xD7A3:
+		return other, true // Latin, kana, Han and Hangul, which need no look-up
 	case r >= 0xFF01 && r <= 0xFF5E: // full-width ASCII
 		return byte(r - 0xFF01 + '!'), true
 	case unicode.Is(unicode.Cf, r), unicode.Is(unicode.Mn, r), unicode.Is(unicode.Me, r):

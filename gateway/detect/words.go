@@ -50,7 +50,11 @@ var ibanLengths = map[string]int{
 // iban matches an international bank account number: country, length and the
 // mod-97 check of ISO 13616.
 func iban(v []byte, i int) (int, int, bool) {
-	if !isAlpha(at(v, i+1)) || !isDigit(at(v, i+2)) && !isSeparator(at(v, i+2)) || !atWord(v, i) {
+	check := i + 2
+	if isSeparator(at(v, check)) {
+		check++
+	}
+	if !isAlpha(at(v, i+1)) || !isDigit(at(v, check)) {
 		return 0, 0, false
 	}
 	length, known := ibanLengths[string([]byte{v[i] &^ 0x20, v[i+1] &^ 0x20})]

@@ -1,0 +1,332 @@
+package detect
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sallyport-ai/sallyport/policy"
+)
+
+func names(found []Finding) []string {
+	var out []string
+	for _, f := range found {
+		out = append(out, f.Detector)
+	}
+	return out
+}
+
+// made is a credential of the right form that is nobody's.
+func made(prefix string, n int) string { return prefix + strings.Repeat("a1B2", n)[:n] }
+
+func TestScan(t *testing.T) {
+	card, ssn, mail := []string{"payment_card"}, []string{"us_ssn"}, []string{"email_address"}
+	record, mbi, account := []string{"medical_record_number"}, []string{"medicare_beneficiary"}, []string{"iban"}
+	secret := []string{"provider_key"}
+	jwt := "eyJ" + strings.Repeat("a", 20) + ".eyJ" + strings.Repeat("b", 20) + "." + strings.Repeat("c", 20)
+	cases := []struct {
+		claim string
+		text  string
+		want  []string
+	}{
+		{"a card number", "card 4111111111111111.", card},
+		{"a card number in groups", "4111 1111 1111 1111", card},
+		{"a card number with dashes", "4111-1111-1111-1111", card},
+		{"a card number with dots and a code after it", "4111.1111.1111.1111 123", card},
+		{"a card number digit by digit", "4 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1", card},
+		{"a card number in wide groups", "4111 - 1111 - 1111 - 1111", card},
+		{"an American Express layout", "3782 822463 10005", card},
+		{"a card number in full-width digits", "４１１１１１１１１１１１１１１１", card},
+		{"a card number in Arabic-Indic digits", "٤١١١١١١١١١١١١١١١", card},
+		{"a card number in mathematical digits", "𝟒𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏", card},
+		{"a card number with zero-width spaces", "4111\u200b1111\u200b1111\u200b1111", card},
+		{"a card number with no-break spaces and dashes", "4111\u00a01111\u00a01111\u00a01111", card},
+		{"a card number with soft hyphens", "41\u00ad11111111111111", card},
+		{"a card number with Unicode dashes", "4111–1111–1111–1111", card},
+		{"a card number behind escapes of nested JSON", `{"n":"\u0034111111111111111"}`, card},
+		{"a card number after a nested line feed", `\n4111111111111111`, card},
+		{"a Mastercard of the new range", "2223003122003222", card},
+		{"a short number near the word card", "card: 4222222222222", card},
+		{"a short number alone is none", "id 4222222222222", nil},
+		{"a wrong check digit is none", "4111111111111112", nil},
+		{"a number of no issuer is none", "1234567812345670", nil},
+		{"a longer number is none", "94111111111111111", nil},
+		{"odd groups are none", "41 111 1111 11111 11", nil},
+
+		{"a social security number", "SSN 536-90-4399", ssn},
+		{"a social security number with spaces", "it is 536 90 4399", ssn},
+		{"a social security number with en dashes", "536–90–4399", ssn},
+		{"a solid one near its name", "my ssn is 536904399", ssn},
+		{"a solid one before its name", "536904399 (social security)", ssn},
+		{"a spaced one near its name", "ssn: 5 3 6 9 0 4 3 9 9", ssn},
+		{"a solid one alone is none", "order 536904399", nil},
+		{"area 000 is none", "000-90-4399", nil},
+		{"area 666 is none", "666-90-4399", nil},
+		{"area 900 is none", "900-90-4399", nil},
+		{"group 00 is none", "536-00-4399", nil},
+		{"serial 0000 is none", "536-90-0000", nil},
+		{"mixed separators are none", "536-90 4399", nil},
+		{"a longer number with dashes is none", "536-90-43991", nil},
+		{"a part of a longer number is none", "1536-90-4399", nil},
+
+		{"a record number", "MRN 00123456", record},
+		{"a record number with a letter", "mrn: A1234567", record},
+		{"a record number in groups", "MRN#000-123-456", record},
+		{"a record number in words", "Medical record number is 4820193", record},
+		{"a record number in a nested field", `{"medicalRecordNumber":"4820193"}`, record},
+		{"a patient id in a field", `"patient_id": "P-48201"`, record},
+		{"a number before its name", "48201933 (MRN)", record},
+		{"the word alone is none", "the MRN was missing in 3 of them", nil},
+		{"another word is none", "MRNA vaccine 162b2000", nil},
+		{"a Medicare identifier", "1EG4-TE5-MK73", mbi},
+		{"a solid Medicare identifier", "id 1EG4TE5MK73.", mbi},
+		{"a Medicare identifier with a forbidden letter is none", "1SG4TE5MK73", nil},
+
+		{"an address", "mail jane.doe+x@mail.example.org.", mail},
+		{"an address in brackets", "<a@b.co>", mail},
+		{"an address with a full-width at", "jane＠example.org", mail},
+		{"no domain is none", "jane@localhost", nil},
+		{"a numeric top level is none", "a@1.2", nil},
+		{"no local part is none", "@example.org", nil},
+
+		{"an account number", "DE89 3704 0044 0532 0130 00", account},
+		{"a solid lower-case account number", "gb82west12345698765432", account},
+		{"a wrong check is none", "DE88370400440532013000", nil},
+		{"a short account number is none", "DE8937040044053201300", nil},
+		{"a country without account numbers is none", "US89370400440532013000", nil},
+
+		{"an OpenAI key", made("sk-proj-", 40), secret},
+		{"an AWS key id", "AKIAIOSFODNN7EXAMPLE", secret},
+		{"a GitHub token", made("ghp_", 36), secret},
+		{"a fine-grained GitHub token", made("github_pat_", 40), secret},
+		{"a Google key", made("AIza", 35), secret},
+		{"a Slack token", made("xoxb-", 30), secret},
+		{"a key after a nested line feed", `\n` + made("ghp_", 36), secret},
+		{"a key in an assignment", "TOKEN=" + made("glpat-", 20), secret},
+		{"a word that begins like a key is none", "sk-learn-is-a-library-of-long-words", nil},
+		{"a short key is none", "sk-abc123", nil},
+		{"a key inside a word is none", "risk-" + strings.Repeat("a1", 15), nil},
+		{"a private key", "-----BEGIN RSA PRIVATE KEY-----\nMII", []string{"private_key"}},
+		{"a private key of no kind", "-----BEGIN PRIVATE KEY-----", []string{"private_key"}},
+		{"a public key is none", "-----BEGIN PUBLIC KEY-----", nil},
+		{"a web token", "Bearer " + jwt, []string{"json_web_token"}},
+		{"two segments are none", jwt[:strings.LastIndexByte(jwt, '.')], nil},
+		{"an AWS secret", "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", []string{"aws_secret_key"}},
+		{"a digest without the name is none", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", nil},
+
+		{"several in one text", "a@b.org paid with 4111111111111111, SSN 536-90-4399", []string{"email_address", "payment_card", "us_ssn"}},
+		{"plain prose", "The quick brown fox, aged 42, met 17 others on 2026-11-05 at 10:15.", nil},
+		{"a phone number", "+1 (415) 555-2671", nil},
+		{"nothing", "", nil},
+	}
+	for _, c := range cases {
+		t.Run(c.claim, func(t *testing.T) {
+			if got := names(Scan([]byte(c.text))); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("%q: got %v, want %v", c.text, got, c.want)
+			}
+		})
+	}
+}
+
+func TestOffsetsAreOfTheOriginalText(t *testing.T) {
+	for text, want := range map[string]string{
+		"xx 4111111111111111 yy":              "4111111111111111",
+		"é 4111\u200b1111\u200b1111-1111, é":  "4111\u200b1111\u200b1111-1111",
+		"é ４１１１１１１１１１１１１１１１ é":                "４１１１１１１１１１１１１１１１",
+		`{"k":"\u0034111111111111111","é":1}`: `\u0034111111111111111`,
+		"mail é@ü.org? no; jane@example.org!": "jane@example.org",
+	} {
+		found := Scan([]byte(text))
+		if len(found) == 0 || text[found[len(found)-1].Start:found[len(found)-1].End] != want {
+			t.Errorf("%q: found %v", text, found)
+		}
+	}
+}
+
+func scanAll(s Scanner, texts ...string) Report {
+	return s.Texts(func(yield func(string, []byte) bool) {
+		for _, text := range texts {
+			stream, rest, _ := strings.Cut(text, "|")
+			if !yield(stream, []byte(rest)) {
+				return
+			}
+		}
+	})
+}
+
+func TestScannerReadsAcrossSeams(t *testing.T) {
+	card := []Hit{{"payment_card", policy.PCI, 1}}
+	ssn := []Hit{{"us_ssn", policy.PII, 1}}
+	bits := func(s string) []string {
+		var out []string
+		for _, b := range s {
+			out = append(out, "m|"+string(b))
+		}
+		return out
+	}
+	cases := []struct {
+		claim string
+		texts []string
+		want  []Hit
+	}{
+		{"a number cut in two", []string{"m|pay 41111111", "m|11111111 now"}, card},
+		{"a number cut in groups", []string{"m|4111 1111 ", "m|1111 1111"}, card},
+		{"a number cut in single digits", bits("4111111111111111"), card},
+		{"a number in one text counts once", []string{"m|x", "m|4111111111111111", "m|y"}, card},
+		{"a number and its word in two texts", []string{"m|my ssn is", "m| 536904399"}, ssn},
+		{"a text of another stream between the halves", []string{"m|41111111", "n|jane", "m|11111111"}, card},
+		{"halves in different streams are no number", []string{"m|41111111", "n|11111111"}, nil},
+		{"a long text before the seam", []string{"m|" + strings.Repeat("x ", 500) + "41111111", "m|11111111" + strings.Repeat(" x", 500)}, card},
+		{"two findings", []string{"m|4111111111111111", "m| and 5555555555554444"}, []Hit{{"payment_card", policy.PCI, 2}}},
+	}
+	for _, c := range cases {
+		t.Run(c.claim, func(t *testing.T) {
+			r := scanAll(Scanner{}, c.texts...)
+			if !reflect.DeepEqual(r.Hits, c.want) || r.NotScanned {
+				t.Errorf("got %+v, want %v", r, c.want)
+			}
+		})
+	}
+}
+
+func TestScannerSaysWhatItDidNotScan(t *testing.T) {
+	r := scanAll(Scanner{Budget: 50}, "m|4111111111111111", "m|"+strings.Repeat("x", 100), "m|536-90-4399")
+	if !r.NotScanned || !reflect.DeepEqual(r.Categories(), []policy.Category{policy.PCI}) {
+		t.Errorf("got %+v", r)
+	}
+	if r := scanAll(Scanner{}); r.NotScanned || r.Hits != nil {
+		t.Errorf("no text: %+v", r)
+	}
+}
+
+func TestTableIsWellFormed(t *testing.T) {
+	seen := map[string]bool{}
+	for _, rule := range Table() {
+		if seen[rule.Name] || rule.first == "" || rule.match == nil {
+			t.Errorf("bad rule %q", rule.Name)
+		}
+		seen[rule.Name] = true
+	}
+}
+
+// TestFalseMatchesAreRare scans random identifiers, dates and amounts.
+func TestFalseMatchesAreRare(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	const n = 20000
+	found := 0
+	for range n {
+		text := fmt.Sprintf("order %d of 2026-%02d-%02d for %d.%02d EUR, build %x, phone 0%d",
+			r.Uint64N(1e12), 1+r.IntN(12), 1+r.IntN(28), r.IntN(1e6), r.IntN(100), r.Uint64(), r.Uint64N(1e10))
+		found += len(Scan([]byte(text)))
+	}
+	if found > n/200 {
+		t.Errorf("%d of %d harmless lines match", found, n)
+	}
+}
+
+// TestCorpus compares with a labelled corpus, for the types that we cover.
+func TestCorpus(t *testing.T) {
+	raw, err := os.ReadFile("../../../shared/corpora/pii-small.json")
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("needs the labelled corpus ../shared/corpora/pii-small.json beside the repository")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var samples []struct {
+		Text  string `json:"full_text"`
+		Spans []struct {
+			Type  string `json:"entity_type"`
+			Value string `json:"entity_value"`
+		} `json:"spans"`
+	}
+	if err := json.Unmarshal(raw, &samples); err != nil {
+		t.Fatal(err)
+	}
+	covered := map[string]string{"CREDIT_CARD": "payment_card", "US_SSN": "us_ssn", "EMAIL_ADDRESS": "email_address", "IBAN_CODE": "iban"}
+	labelled, hit, found := map[string]int{}, map[string]int{}, map[string]int{}
+	for _, s := range samples {
+		var values []string
+		for _, span := range s.Spans {
+			if d := covered[span.Type]; d != "" {
+				labelled[d]++
+				values = append(values, d+":"+span.Value)
+			}
+		}
+		for _, f := range Scan([]byte(s.Text)) {
+			found[f.Detector]++
+			if slices.Contains(values, f.Detector+":"+s.Text[f.Start:f.End]) {
+				hit[f.Detector]++
+			}
+		}
+	}
+	if len(samples) < 50 || labelled["payment_card"] == 0 {
+		t.Fatalf("the corpus holds %d samples and %v", len(samples), labelled)
+	}
+	for _, d := range covered {
+		t.Logf("%-14s labelled %d, found %d, right %d", d, labelled[d], found[d], hit[d])
+		if hit[d] != labelled[d] || found[d] != hit[d] {
+			t.Errorf("%s: labelled %d, found %d, right %d", d, labelled[d], found[d], hit[d])
+		}
+	}
+}
+
+func FuzzScan(f *testing.F) {
+	f.Add("SSN 536-90-4399 mail a@b.org", "x")
+	f.Add(`\u0034111 1111 1111 1111`, "é")
+	f.Add("DE89 3704 0044 0532 0130 00 eyJaaaaaaaaaaaaaaaaaa.eyJbbbbbbbbbbbbbbbbbbb.cc", "MRN 12345")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		last := -1
+		for _, found := range Scan([]byte(a)) {
+			if found.Start < last || found.Start >= found.End || found.End > len(a) {
+				t.Fatalf("%q: bad offsets %+v", a, found)
+			}
+			last = found.Start
+		}
+		// More text can only add categories.
+		more := scanAll(Scanner{}, "m|"+a, "m|"+b).Categories()
+		for _, c := range scanAll(Scanner{}, "m|"+a).Categories() {
+			if !slices.Contains(more, c) {
+				t.Fatalf("%q lost %s when %q followed", a, c, b)
+			}
+		}
+	})
+}
+
+// BenchmarkScan scans different prose, digits, and texts made to be slow.
+func BenchmarkScan(b *testing.B) {
+	r := rand.New(rand.NewPCG(5, 5))
+	words := strings.Fields("the patient paid invoice 20391 on 2026-11-05 by card ending 4242 via jane@example.org and called 415 555 2671 about DE account sk-learn medical record secret")
+	makers := map[string]func() string{
+		"prose":   func() string { return words[r.IntN(len(words))] + " " },
+		"unicode": func() string { return words[r.IntN(len(words))] + "é " },
+		"digits":  func() string { return fmt.Sprint(r.IntN(1e9)) + " " },
+		"ats":     func() string { return "a@" },
+		"zeros":   func() string { return "1 " },
+		"letters": func() string { return "mrn" + string(rune('a'+r.IntN(26))) + "-" },
+	}
+	for _, name := range []string{"prose", "unicode", "digits", "ats", "zeros", "letters"} {
+		b.Run(name, func(b *testing.B) {
+			var texts [][]byte
+			for range 8 {
+				var text strings.Builder
+				for text.Len() < 64<<10 {
+					text.WriteString(makers[name]())
+				}
+				texts = append(texts, []byte(text.String()))
+			}
+			b.SetBytes(64 << 10)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				Scan(texts[i%len(texts)])
+			}
+		})
+	}
+}
