@@ -7,6 +7,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha512"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -388,6 +389,29 @@ func TestAPrincipalHoldsWhatTheTokenSays(t *testing.T) {
 		if p, err := v.Verify(t.Context(), d.sign(t)); err != nil || !c.check(p) {
 			t.Errorf("%s: %+v, %v", c.claim, p, err)
 		}
+	}
+}
+
+// golang-jwt verifies an ES384 signature by a P-256 key, and so does crypto/ecdsa.
+func TestACurveMustBeTheAlgorithms(t *testing.T) {
+	k := signing()
+	idp := newProvider(t, jwkOf("ec", k.ec.Public()))
+	config := idp.config()
+	config.Algorithms = []string{"ES256", "ES384"}
+	v := newVerifier(t, nil, config)
+	d := newDraft(idp.URL)
+	d.header["alg"] = "ES384"
+	text, _, _ := cutLast(d.sign(t))
+	digest := sha512.Sum384([]byte(text))
+	r, s, err := ecdsa.Sign(rand.Reader, k.ec, digest[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	signature := make([]byte, 96)
+	r.FillBytes(signature[:48])
+	s.FillBytes(signature[48:])
+	if _, err := v.Verify(t.Context(), text+"."+b64(signature)); !errors.Is(err, identity.ErrBadCredential) {
+		t.Errorf("got %v", err)
 	}
 }
 

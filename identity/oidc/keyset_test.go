@@ -1,0 +1,357 @@
+package oidc_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/oidc"
+)
+
+// clock is a clock that tests push.
+type clock struct{ ahead atomic.Int64 }
+
+func (c *clock) now() time.Time          { return time.Now().Add(time.Duration(c.ahead.Load())) }
+func (c *clock) advance(d time.Duration) { c.ahead.Add(int64(d)) }
+
+// tokenAt is a token that is valid at c's time.
+func (c *clock) token(t testing.TB, issuer, kid string, change ...func(*draft)) string {
+	d := newDraft(issuer)
+	d.header["kid"] = kid
+	d.claims["iat"], d.claims["exp"] = c.now().Unix(), c.now().Unix()+300
+	for _, f := range change {
+		f(d)
+	}
+	return d.sign(t)
+}
+
+func TestTokensCannotMakeTheGatewayFetchKeys(t *testing.T) {
+	k := signing()
+	for _, c := range []struct {
+		claim string
+		token func(*clock, string, int) string
+		most  int32 // fetches beyond the first
+	}{
+		{"a known key with a bad signature fetches nothing", func(c *clock, url string, _ int) string {
+			return c.token(t, url, "ec", func(d *draft) { d.key = k.ec2 })
+		}, 0},
+		{"unknown keys share an allowance of two", func(c *clock, url string, i int) string {
+			return c.token(t, url, fmt.Sprint("unknown", i))
+		}, 2},
+		{"one unknown key is asked for once", func(c *clock, url string, _ int) string {
+			return c.token(t, url, "unknown")
+		}, 1},
+		{"an unknown issuer fetches nothing", func(c *clock, _ string, i int) string {
+			return c.token(t, "https://evil.test", fmt.Sprint("unknown", i))
+		}, 0},
+		{"a token that breaks the rules fetches nothing", func(c *clock, url string, i int) string {
+			return c.token(t, url, fmt.Sprint("unknown", i), func(d *draft) { d.claims["aud"] = "other" })
+		}, 0},
+	} {
+		var clock clock
+		idp := newProvider(t, jwkOf("ec", k.ec.Public()))
+		v := newVerifier(t, clock.now, idp.config())
+		for i := range 100 {
+			if _, err := v.Verify(t.Context(), c.token(&clock, idp.URL, i)); !errors.Is(err, identity.ErrBadCredential) {
+				t.Fatalf("%s: %v", c.claim, err)
+			}
+		}
+		if got := idp.fetches.Load() - 1; got > c.most {
+			t.Errorf("%s: 100 tokens made %d fetches", c.claim, got)
+		}
+	}
+}
+
+func TestARotatedKeyIsFoundAndTheOldOneGone(t *testing.T) {
+	k := signing()
+	var clock clock
+	idp := newProvider(t, jwkOf("old", k.ec.Public()))
+	v := newVerifier(t, clock.now, idp.config())
+	verify := func(kid string, key any) error {
+		_, err := v.Verify(t.Context(), clock.token(t, idp.URL, kid, func(d *draft) { d.key = key }))
+		return err
+	}
+	if err := verify("old", k.ec); err != nil {
+		t.Fatal(err)
+	}
+	idp.publish(t, jwkOf("old", k.ec.Public()), jwkOf("new", k.ec2.Public()))
+	if err := errors.Join(verify("new", k.ec2), verify("old", k.ec)); err != nil {
+		t.Fatalf("while both are listed: %v", err)
+	}
+	idp.publish(t, jwkOf("newest", k.ec.Public()), jwkOf("new", k.ec2.Public()))
+	if err := errors.Join(verify("newest", k.ec), verify("new", k.ec2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := verify("old", k.ec); !errors.Is(err, identity.ErrBadCredential) {
+		t.Errorf("a key that is listed no more: %v", err)
+	}
+}
+
+func TestAFloodDelaysARotationByOneEarningOfTheAllowance(t *testing.T) {
+	k := signing()
+	var clock clock
+	idp := newProvider(t, jwkOf("old", k.ec.Public()))
+	v := newVerifier(t, clock.now, idp.config())
+	for i := range 50 {
+		v.Verify(t.Context(), clock.token(t, idp.URL, fmt.Sprint("flood", i))) // each is refused; see above
+	}
+	idp.publish(t, jwkOf("new", k.ec2.Public()))
+	fresh := func() error {
+		_, err := v.Verify(t.Context(), clock.token(t, idp.URL, "new", func(d *draft) { d.key = k.ec2 }))
+		return err
+	}
+	if err := fresh(); err == nil {
+		t.Fatal("the scene is not set: the flood left an allowance")
+	}
+	clock.advance(31 * time.Second)
+	if err := fresh(); err != nil {
+		t.Errorf("after 31 s: %v", err)
+	}
+}
+
+func TestAHerdOfTokensMakesOneFetch(t *testing.T) {
+	k := signing()
+	var clock clock
+	idp := newProvider(t, jwkOf("old", k.ec.Public()))
+	v := newVerifier(t, clock.now, idp.config())
+	token := clock.token(t, idp.URL, "new", func(d *draft) { d.key = k.ec2 })
+	const herd = 50
+	set, err := json.Marshal(object{"keys": []any{jwkOf("new", k.ec2.Public())}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrived := make(chan struct{})
+	idp.answer(func(w http.ResponseWriter, _ *http.Request) {
+		<-arrived
+		w.Write(set)
+	})
+	var running, refused sync.WaitGroup
+	var failures atomic.Int32
+	refused.Add(herd)
+	for range herd {
+		running.Go(func() {
+			refused.Done()
+			if _, err := v.Verify(t.Context(), token); err != nil {
+				failures.Add(1)
+			}
+		})
+	}
+	refused.Wait()
+	time.AfterFunc(50*time.Millisecond, func() { close(arrived) })
+	running.Wait()
+	if fetches := idp.fetches.Load() - 1; fetches != 1 || failures.Load() != 0 {
+		t.Errorf("%d tokens made %d fetches, %d were refused", herd, fetches, failures.Load())
+	}
+}
+
+func TestOldKeysAreBelievedForADayAndNoLonger(t *testing.T) {
+	k := signing()
+	var clock clock
+	idp := newProvider(t, jwkOf("ec", k.ec.Public()))
+	v := newVerifier(t, clock.now, idp.config())
+	verify := func() error {
+		_, err := v.Verify(t.Context(), clock.token(t, idp.URL, "ec"))
+		return err
+	}
+	idp.answer(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "down", http.StatusBadGateway) })
+	clock.advance(23 * time.Hour)
+	if err := errors.Join(verify(), v.Ready()); err != nil {
+		t.Errorf("after 23 h: %v", err)
+	}
+	if age := v.KeyAge()[idp.URL]; age < 23*time.Hour || age > 24*time.Hour {
+		t.Errorf("keys of %v", age)
+	}
+	clock.advance(2 * time.Hour)
+	if err := verify(); !errors.Is(err, identity.ErrUnavailable) || errors.Is(err, identity.ErrBadCredential) || v.Ready() == nil {
+		t.Errorf("after 25 h: %v, ready: %v", err, v.Ready())
+	}
+	idp.publish(t, jwkOf("ec", k.ec.Public()))
+	clock.advance(time.Minute)
+	if err := errors.Join(verify(), v.Ready()); err != nil {
+		t.Errorf("when the issuer is back: %v", err)
+	}
+}
+
+func TestAnIssuerThatIsDownAtStartIsWaitedFor(t *testing.T) {
+	k := signing()
+	var clock clock
+	idp, elsewhere := newProvider(t), newProvider(t, jwkOf("ec", k.ec.Public()))
+	for _, answer := range []struct {
+		claim string
+		do    http.HandlerFunc
+	}{
+		{"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "down", http.StatusInternalServerError) }},
+		{"no JSON", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("<html>")) }},
+		{"no keys", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"keys":[]}`)) }},
+		{"too much", func(w http.ResponseWriter, _ *http.Request) {
+			w.Write([]byte(`{"keys":[],"x":"` + strings.Repeat("x", 256<<10) + `"}`))
+		}},
+		{"a redirect to another host", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL+"/keys", http.StatusFound)
+		}},
+		{"keys twice", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"keys":[],"keys":[]}`)) }},
+	} {
+		idp.answer(answer.do)
+		v := newVerifier(t, clock.now, idp.config())
+		verify := func() error {
+			_, err := v.Verify(t.Context(), clock.token(t, idp.URL, "ec"))
+			return err
+		}
+		if err := verify(); !errors.Is(err, identity.ErrUnavailable) || v.Ready() == nil || len(v.KeyAge()) != 0 {
+			t.Errorf("%s: %v, ready: %v", answer.claim, err, v.Ready())
+		}
+		idp.publish(t, jwkOf("ec", k.ec.Public()))
+		if err := errors.Join(verify(), v.Ready()); err != nil {
+			t.Errorf("%s, then keys: %v", answer.claim, err)
+		}
+	}
+}
+
+func TestAnUnfitKeyIsNoKey(t *testing.T) {
+	k := signing()
+	set := func(name string, value any) func(map[string]any) { return func(j map[string]any) { j[name] = value } }
+	other := jwkOf("ec", k.ec2.Public())
+	for _, c := range []struct {
+		claim string
+		keys  []map[string]any
+		ok    bool
+	}{
+		{"a proper key", []map[string]any{jwkOf("ec", k.ec.Public())}, true},
+		{"the same key twice", []map[string]any{jwkOf("ec", k.ec.Public()), jwkOf("ec", k.ec.Public())}, true},
+		{"two keys of one ID", []map[string]any{jwkOf("ec", k.ec.Public()), other}, false},
+		{"three keys of one ID, the first again last", []map[string]any{jwkOf("ec", k.ec.Public()), other, jwkOf("ec", k.ec.Public())}, false},
+		{"for encryption", []map[string]any{jwkOf("ec", k.ec.Public(), set("use", "enc"))}, false},
+		{"for signing but not verifying", []map[string]any{jwkOf("ec", k.ec.Public(), set("key_ops", []string{"sign"}))}, false},
+		{"for another algorithm", []map[string]any{jwkOf("ec", k.ec.Public(), set("alg", "ES384"))}, false},
+		{"for this algorithm", []map[string]any{jwkOf("ec", k.ec.Public(), set("alg", "ES256"))}, true},
+		{"with its private part", []map[string]any{jwkOf("ec", k.ec.Public(), set("d", "AAAA"))}, false},
+		{"a shared secret", []map[string]any{{"kty": "oct", "kid": "ec", "k": "AAAA"}}, false},
+		{"without an ID", []map[string]any{jwkOf("", k.ec.Public())}, false},
+		{"on another curve", []map[string]any{jwkOf("ec", k.ec384.Public())}, false},
+		{"off its curve", []map[string]any{jwkOf("ec", k.ec.Public(), set("y", other["y"]))}, false},
+		{"of a short coordinate", []map[string]any{jwkOf("ec", k.ec.Public(), set("x", "AAAA"))}, false},
+		{"RSA of 2048 bits", []map[string]any{jwkOf("ec", k.rsa.Public())}, true},
+		{"RSA of 1024 bits", []map[string]any{jwkOf("ec", k.weak.Public())}, false},
+		{"RSA of 16384 bits", []map[string]any{jwkOf("ec", k.rsa.Public(), set("n", b64(append([]byte{0xff}, make([]byte, 2047)...))))}, false},
+		{"RSA with exponent 3", []map[string]any{jwkOf("ec", k.rsa.Public(), set("e", "Aw"))}, false},
+		{"RSA with an even exponent", []map[string]any{jwkOf("ec", k.rsa.Public(), set("e", "AQAC"))}, false},
+		{"RSA with an exponent of five bytes", []map[string]any{jwkOf("ec", k.rsa.Public(), set("e", "AQAAAAE"))}, false},
+		{"of no known type", []map[string]any{{"kty": "X", "kid": "ec"}}, false},
+		{"Ed25519, which this issuer does not use", []map[string]any{jwkOf("ec", k.ed.Public())}, false},
+	} {
+		v := newVerifier(t, nil, newProvider(t, c.keys...).config())
+		if err := v.Ready(); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.claim, err)
+		}
+	}
+	many := make([]map[string]any, 65)
+	for i := range many {
+		many[i] = jwkOf(fmt.Sprint(i), k.ec.Public())
+	}
+	if newVerifier(t, nil, newProvider(t, many...).config()).Ready() == nil {
+		t.Error("65 keys were accepted")
+	}
+}
+
+func TestAKeyIDMeansNothingBeyondItsIssuer(t *testing.T) {
+	k := signing()
+	ours, theirs := newProvider(t, jwkOf("ec", k.ec.Public())), newProvider(t, jwkOf("ec", k.ec2.Public()))
+	v := newVerifier(t, nil, ours.config(), theirs.config())
+	for _, c := range []struct {
+		claim, issuer string
+		key           any
+		ok            bool
+	}{
+		{"one issuer by its key", ours.URL, k.ec, true},
+		{"the other by its key", theirs.URL, k.ec2, true},
+		{"one issuer by the other's key", ours.URL, k.ec2, false},
+		{"the other by the one's key", theirs.URL, k.ec, false},
+	} {
+		d := newDraft(c.issuer)
+		d.key = c.key
+		if _, err := v.Verify(t.Context(), d.sign(t)); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.claim, err)
+		}
+	}
+}
+
+func TestKeysAreRenewedInTheBackground(t *testing.T) {
+	k := signing() // made outside: RSA keys take real time
+	file := filepath.Join(t.TempDir(), "keys.json")
+	write := func(keys ...map[string]any) {
+		set, err := json.Marshal(object{"keys": keys})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, set, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		write(jwkOf("ec", k.ec.Public()))
+		config := oidc.Config{URL: "https://idp.test", Audience: "sallyport", Algorithms: []string{"ES256"}, TenantClaim: "tenant", JWKSFile: file}
+		v, err := oidc.New(t.Context(), []oidc.Config{config}, oidc.Options{Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		verify := func(key any) error {
+			d := newDraft(config.URL)
+			d.key = key
+			_, err := v.Verify(t.Context(), d.sign(t))
+			return err
+		}
+		if err := verify(k.ec); err != nil {
+			t.Fatal(err)
+		}
+		// The same ID with another key: no token can bring this about.
+		write(jwkOf("ec", k.ec2.Public()))
+		time.Sleep(16 * time.Minute)
+		if err := verify(k.ec2); err != nil {
+			t.Errorf("16 min after the change: %v", err)
+		}
+		if err := verify(k.ec); err == nil {
+			t.Error("a key that is listed no more still counts after 16 min")
+		}
+		// Half a file keeps the last good keys.
+		if err := os.WriteFile(file, []byte(`{"keys":[`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(16 * time.Minute)
+		if err := verify(k.ec2); err != nil {
+			t.Errorf("after a bad file: %v", err)
+		}
+	})
+}
+
+func BenchmarkVerify(b *testing.B) {
+	idp := newProvider(b, jwkOf("ec", signing().ec.Public()))
+	v := newVerifier(b, nil, idp.config())
+	tokens := make([]string, 64)
+	for i := range tokens {
+		d := newDraft(idp.URL)
+		d.claims["sub"], d.claims["jti"] = fmt.Sprint("user", i), strings.Repeat("j", i)
+		tokens[i] = d.sign(b)
+	}
+	i := 0
+	for b.Loop() {
+		i++
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+tokens[i%len(tokens)])
+		if _, err := v.Authenticate(b.Context(), r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

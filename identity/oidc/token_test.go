@@ -1,0 +1,52 @@
+package oidc
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"testing"
+)
+
+// What parse accepts, a lax reader reads alike: encoding/json compares names
+// without case and takes the last of several, as many upstreams do.
+func FuzzParse(f *testing.F) {
+	const header = `{"alg":"ES256","typ":"at+jwt","kid":"ec"}`
+	for _, claims := range []string{
+		`{"iss":"https://idp.test","sub":"alice","aud":"sallyport","exp":9,"iat":1}`,
+		`{"iss":"a","sub":"alice","SUB":"root"}`,
+		`{"sub":"alice","sub":"root"}`,
+		`{"ſub":"root","sub":"alice","aud":["a"]}`,
+		`{"sub":"alice"}{"sub":"root"}`,
+		`{"sub":"alice","act":{"sub":"agent"}}`,
+		`null`,
+	} {
+		f.Add(header, claims)
+	}
+	f.Add(`{"alg":"none","ALG":"ES256","kid":"ec"}`, `{}`)
+	f.Add(`{"alg":"ES256","kid":"ec","Kid":"evil"}`, `{}`)
+	f.Fuzz(func(t *testing.T, header, claims string) {
+		encode := base64.RawURLEncoding.EncodeToString
+		got, err := parse(encode([]byte(header)) + "." + encode([]byte(claims)) + ".c2ln")
+		if err != nil {
+			return
+		}
+		var lax struct {
+			Alg string `json:"alg"`
+			Kid string `json:"kid"`
+			Iss string `json:"iss"`
+			Sub string `json:"sub"`
+			Typ string `json:"typ"`
+		}
+		if err := json.Unmarshal([]byte(header), &lax); err != nil {
+			t.Fatalf("parse took a header that encoding/json does not: %v", err)
+		}
+		if lax.Alg != got.header.Algorithm || lax.Kid != got.header.KeyID || lax.Typ != got.header.Type {
+			t.Fatalf("header: strict %+v, lax %+v", got.header, lax)
+		}
+		if err := json.Unmarshal([]byte(claims), &lax); err != nil {
+			t.Fatalf("parse took claims that encoding/json does not: %v", err)
+		}
+		if lax.Iss != got.claims.Issuer || lax.Sub != got.claims.Subject {
+			t.Fatalf("claims: strict %+v, lax %+v", got.claims, lax)
+		}
+	})
+}
