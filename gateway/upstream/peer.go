@@ -2,13 +2,14 @@ package upstream
 
 import (
 	"context"
-	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sallyport-ai/sallyport/identity/workload"
 )
 
 // maxHeaderBytes bounds an answer's header: ours are short.
@@ -21,8 +22,8 @@ const spareAge = 4 * time.Second
 // peer is the one transport to one replica.
 type peer struct {
 	replica   Replica
-	tls       *tls.Config
-	cfg       *Config
+	dialTLS   dialFunc
+	timeout   time.Duration
 	transport *http.Transport
 
 	open  atomic.Int64 // connections that exist, whether idle or in use
@@ -31,8 +32,10 @@ type peer struct {
 	ahead atomic.Bool  // one is being made
 }
 
-func newPeer(r Replica, conf *tls.Config, cfg *Config) *peer {
-	p := &peer{replica: r, tls: conf, cfg: cfg, spare: make(chan *conn, 1)}
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+func newPeer(r Replica, dial dialFunc, timeout time.Duration) *peer {
+	p := &peer{replica: r, dialTLS: dial, timeout: timeout, spare: make(chan *conn, 1)}
 	p.transport = &http.Transport{
 		Proxy:                  nil,
 		DialTLSContext:         p.dial,
@@ -65,20 +68,19 @@ func (p *peer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 }
 
 func (p *peer) connect(ctx context.Context) (*conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	d := tls.Dialer{Config: p.tls}
-	c, err := d.DialContext(ctx, "tcp", p.replica.Address)
+	c, err := p.dialTLS(ctx, "tcp", p.replica.Address)
 	if err != nil {
 		return nil, err
 	}
-	id, err := p.cfg.PeerID(c.(*tls.Conn).ConnectionState())
+	id, err := workload.PeerID(c.(*workload.Conn).ConnectionState())
 	if err != nil {
 		_ = c.Close()
 		return nil, err
 	}
 	p.open.Add(1)
-	return &conn{Conn: c, peer: id, made: time.Now(), closed: func() { p.open.Add(-1) }}, nil
+	return &conn{Conn: c, peer: id.String(), made: time.Now(), closed: func() { p.open.Add(-1) }}, nil
 }
 
 // prepare dials one connection ahead unless an idle one should exist.

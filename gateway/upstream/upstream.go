@@ -11,7 +11,6 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,10 @@ import (
 	"net/http/httptrace"
 	"sync"
 	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/sallyport-ai/sallyport/identity/workload"
 )
 
 // Errors that a caller acts on. Before the first response byte all of them
@@ -41,16 +44,9 @@ type Replica struct {
 	ID      string // SPIFFE ID that the peer must prove
 }
 
-// Config holds what a Client needs. The functions are required.
+// Config holds what a Client needs. Own is required.
 type Config struct {
-	// TLS returns the configuration of a client that authorises exactly id.
-	TLS func(id string) (*tls.Config, error)
-	// IsIdentity reports whether an error of a connection means that one side
-	// refused the other's identity. TLS 1.3 shows a refused client certificate
-	// only at the first read.
-	IsIdentity func(error) bool
-	// PeerID returns the SPIFFE ID that the peer of a finished handshake proved.
-	PeerID func(tls.ConnectionState) (string, error)
+	Own workload.Material // our SVID and the bundles to check replicas by
 
 	DialTimeout   time.Duration // TCP and handshake; 0 means 5 s
 	HeaderTimeout time.Duration // from the request's last byte to the answer's header; 0 means 120 s
@@ -67,8 +63,8 @@ type Client struct {
 
 // New returns a client that has made no connection yet.
 func New(cfg Config) (*Client, error) {
-	if cfg.TLS == nil || cfg.IsIdentity == nil || cfg.PeerID == nil {
-		return nil, errors.New("upstream: TLS, IsIdentity and PeerID are required")
+	if cfg.Own == nil {
+		return nil, errors.New("upstream: Own is required")
 	}
 	cfg.DialTimeout = orDefault(cfg.DialTimeout, 5*time.Second)
 	cfg.HeaderTimeout = orDefault(cfg.HeaderTimeout, 120*time.Second)
@@ -170,7 +166,7 @@ func (c *Client) explain(ctx context.Context, r Replica, err error) error {
 		return fmt.Errorf("%s: %w", r.ID, ErrTimeout)
 	case cause != nil:
 		return cause // the caller's own cancellation
-	case c.cfg.IsIdentity(err):
+	case workload.IsIdentityError(err):
 		return fmt.Errorf("%s: %w: %w", r.ID, ErrIdentity, err)
 	case errors.As(err, &ne) && ne.Timeout():
 		return fmt.Errorf("%s: %w: %w", r.ID, ErrTimeout, err)
@@ -201,11 +197,11 @@ func (c *Client) peer(r Replica) (*peer, error) {
 	if p := c.peers[r]; p != nil {
 		return p, nil
 	}
-	conf, err := c.cfg.TLS(r.ID)
+	id, err := spiffeid.FromString(r.ID)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", r.ID, ErrIdentity, err)
+		return nil, fmt.Errorf("%q: %w: %w", r.ID, ErrIdentity, err)
 	}
-	p := newPeer(r, conf, &c.cfg)
+	p := newPeer(r, workload.Dialer(c.cfg.Own, workload.ExactID(id)), c.cfg.DialTimeout)
 	c.peers[r] = p
 	return p, nil
 }

@@ -1,0 +1,398 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/sallyport-ai/sallyport/cmd/sallyport/strictyaml"
+	"github.com/sallyport-ai/sallyport/identity/oidc"
+	"github.com/sallyport-ai/sallyport/identity/workload"
+)
+
+// gatewayConfig is the file of `sallyport serve`. Paths are relative to it.
+type gatewayConfig struct {
+	Environment string         `yaml:"environment"` // demo or production
+	Listen      listenConfig   `yaml:"listen"`
+	Admin       adminConfig    `yaml:"admin"`
+	Region      string         `yaml:"region"`
+	Identity    identityConfig `yaml:"identity"`
+	Policy      policyConfig   `yaml:"policy"`
+	Models      []modelConfig  `yaml:"models"`
+	Pools       []poolConfig   `yaml:"pools"`
+	Audit       auditConfig    `yaml:"audit"`
+	Limits      limitsConfig   `yaml:"limits"`
+
+	digest string // SHA-256 of the file, hex
+}
+
+type listenConfig struct {
+	Address    string `yaml:"address"`
+	CertFile   string `yaml:"cert_file"`
+	KeyFile    string `yaml:"key_file"`
+	ClientSVID bool   `yaml:"client_svid"` // callers may prove an X.509-SVID
+}
+
+type adminConfig struct {
+	Address string `yaml:"address"` // empty: none
+}
+
+type identityConfig struct {
+	WorkloadSocket string        `yaml:"workload_socket"`
+	Issuers        []oidc.Config `yaml:"issuers"`
+	// SecretFile holds 32 bytes, base64, that the gateways of a fleet share: it
+	// seals conversations and pseudonyms. Without it each process has its own.
+	SecretFile string `yaml:"secret_file"`
+}
+
+type policyConfig struct {
+	Bundle        string `yaml:"bundle"`
+	VerifyKeyFile string `yaml:"verify_key_file"`
+	Shadow        string `yaml:"shadow"`
+}
+
+type modelConfig struct {
+	Name string `yaml:"name"` // served name
+	Dir  string `yaml:"dir"`
+}
+
+type poolConfig struct {
+	Name     string          `yaml:"name"`
+	Models   []string        `yaml:"models"`
+	Members  []string        `yaml:"members"`
+	Replicas []replicaConfig `yaml:"replicas"`
+}
+
+type replicaConfig struct {
+	Address string `yaml:"address"`
+	ID      string `yaml:"id"`
+}
+
+type auditConfig struct {
+	Dir     string           `yaml:"dir"`
+	Dir2    string           `yaml:"dir2"` // the second directory of strict-2
+	KeyFile string           `yaml:"key_file"`
+	Mode    string           `yaml:"mode"` // least durability: strict, strict-2 or bounded
+	Segment strictyaml.Bytes `yaml:"segment"`
+}
+
+type limitsConfig struct {
+	BodyBytes   strictyaml.Bytes `yaml:"body_bytes"`
+	HeaderBytes strictyaml.Bytes `yaml:"header_bytes"`
+	JSONDepth   int              `yaml:"json_depth"`
+	FirstToken  time.Duration    `yaml:"first_token"` // longest wait for an answer to begin
+	Idle        time.Duration    `yaml:"idle"`        // longest pause inside an answer
+}
+
+// relayConfig is the file of `sallyport relay`.
+type relayConfig struct {
+	Environment string          `yaml:"environment"`
+	Listen      listenAddress   `yaml:"listen"`
+	Admin       adminConfig     `yaml:"admin"`
+	Identity    workloadConfig  `yaml:"identity"`
+	Engine      engineConfig    `yaml:"engine"`
+	Pool        string          `yaml:"pool"`
+	Gateways    []gatewayMember `yaml:"gateways"`
+	SaltKeyFile string          `yaml:"salt_key_file"`
+	SaltDomain  string          `yaml:"salt_domain"`
+	Log         relayLogConfig  `yaml:"log"`
+}
+
+type listenAddress struct {
+	Address string `yaml:"address"`
+}
+
+type workloadConfig struct {
+	WorkloadSocket string `yaml:"workload_socket"`
+}
+
+type engineConfig struct {
+	URL            string       `yaml:"url"`
+	Kind           string       `yaml:"kind"` // vllm, sglang or external
+	Events         eventsConfig `yaml:"events"`
+	Ranks          int          `yaml:"ranks"`           // data-parallel ranks; 0 is 1
+	BlockSize      int          `yaml:"block_size"`      // where the engine's metrics do not tell
+	NumBlocks      int          `yaml:"num_blocks"`      // likewise
+	CredentialFile string       `yaml:"credential_file"` // of an external engine
+}
+
+type eventsConfig struct {
+	Endpoint string `yaml:"endpoint"`
+	Replay   string `yaml:"replay"`
+	Mode     string `yaml:"mode"` // connect or listen
+}
+
+type gatewayMember struct {
+	ID      string `yaml:"id"`
+	LogVKey string `yaml:"log_vkey"`
+}
+
+type relayLogConfig struct {
+	Dir     string `yaml:"dir"`
+	KeyFile string `yaml:"key_file"`
+}
+
+// loadGateway reads and checks a gateway's file. The error holds every problem,
+// each with its line and column.
+func loadGateway(path string) (gatewayConfig, error) {
+	var c gatewayConfig
+	f, digest, err := load(path, &c)
+	if err != nil {
+		return c, err
+	}
+	c.digest = digest
+	c.resolve(filepath.Dir(path))
+	c.check(checker{f})
+	return c, f.Err()
+}
+
+// loadRelay reads and checks a relay's file.
+func loadRelay(path string) (relayConfig, error) {
+	var c relayConfig
+	f, _, err := load(path, &c)
+	if err != nil {
+		return c, err
+	}
+	c.resolve(filepath.Dir(path))
+	c.check(checker{f})
+	return c, f.Err()
+}
+
+func load(path string, into any) (*strictyaml.File, string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, "", fmt.Errorf("read configuration: %w", err)
+	}
+	f, err := strictyaml.Decode(path, bytes.NewReader(b), into)
+	if err != nil {
+		return nil, "", fmt.Errorf("read configuration: %w", err)
+	}
+	sum := sha256.Sum256(b)
+	return f, hex.EncodeToString(sum[:]), nil
+}
+
+// resolve makes relative paths relative to the file's directory.
+func (c *gatewayConfig) resolve(dir string) {
+	paths := []*string{
+		&c.Listen.CertFile, &c.Listen.KeyFile, &c.Identity.SecretFile, &c.Policy.Bundle, &c.Policy.VerifyKeyFile,
+		&c.Policy.Shadow, &c.Audit.Dir, &c.Audit.Dir2, &c.Audit.KeyFile,
+	}
+	for i := range c.Identity.Issuers {
+		paths = append(paths, &c.Identity.Issuers[i].JWKSFile)
+	}
+	for i := range c.Models {
+		paths = append(paths, &c.Models[i].Dir)
+	}
+	resolve(dir, paths...)
+}
+
+func (c *relayConfig) resolve(dir string) {
+	resolve(dir, &c.Engine.CredentialFile, &c.SaltKeyFile, &c.Log.Dir, &c.Log.KeyFile)
+}
+
+func resolve(dir string, paths ...*string) {
+	for _, p := range paths {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(dir, *p)
+		}
+	}
+}
+
+func (c *gatewayConfig) check(k checker) {
+	k.environment(c.Environment)
+	k.address("listen.address", c.Listen.Address)
+	k.file("listen.cert_file", c.Listen.CertFile)
+	k.file("listen.key_file", c.Listen.KeyFile)
+	if c.Admin.Address != "" {
+		k.address("admin.address", c.Admin.Address)
+	}
+	k.required("region", c.Region)
+	k.socket("identity.workload_socket", c.Identity.WorkloadSocket)
+	if len(c.Identity.Issuers) == 0 && !c.Listen.ClientSVID {
+		k.f.Problem("identity.issuers", "no issuer and no client_svid: nobody could authenticate")
+	}
+	for i, issuer := range c.Identity.Issuers {
+		k.issuer(fmt.Sprintf("identity.issuers[%d]", i), issuer)
+	}
+	if c.Identity.SecretFile != "" {
+		k.file("identity.secret_file", c.Identity.SecretFile)
+	}
+	k.path("policy.bundle", c.Policy.Bundle)
+	if c.Environment == "production" {
+		k.required("policy.verify_key_file", c.Policy.VerifyKeyFile)
+		k.required("identity.secret_file", c.Identity.SecretFile)
+	}
+	for i, m := range c.Models {
+		k.required(fmt.Sprintf("models[%d].name", i), m.Name)
+		k.path(fmt.Sprintf("models[%d].dir", i), m.Dir)
+	}
+	c.checkPools(k)
+	k.required("audit.dir", c.Audit.Dir)
+	k.file("audit.key_file", c.Audit.KeyFile)
+	k.oneOf("audit.mode", c.Audit.Mode, "", "strict", "strict-2", "bounded")
+	if c.Audit.Mode == "strict-2" {
+		k.required("audit.dir2", c.Audit.Dir2)
+	}
+}
+
+// issuer leaves to package oidc what only it can tell, such as algorithms.
+func (k checker) issuer(at string, i oidc.Config) {
+	k.url(at+".url", i.URL)
+	if i.JWKSFile != "" {
+		k.file(at+".jwks_file", i.JWKSFile)
+	} else {
+		k.url(at+".jwks_url", i.JWKSURL)
+	}
+	k.required(at+".audience", i.Audience)
+	k.required(at+".tenant_claim", i.TenantClaim)
+	if len(i.Algorithms) == 0 {
+		k.f.Problem(at+".algorithms", "required, for example [ES256]")
+	}
+}
+
+func (c *gatewayConfig) checkPools(k checker) {
+	if len(c.Pools) == 0 {
+		k.f.Problem("pools", "required")
+	}
+	seen := make(map[string]bool)
+	for i, p := range c.Pools {
+		at := fmt.Sprintf("pools[%d]", i)
+		k.required(at+".name", p.Name)
+		if seen[p.Name] {
+			k.f.Problem(at+".name", "pool %s stands twice", p.Name)
+		}
+		seen[p.Name] = true
+		if len(p.Members) == 0 {
+			k.f.Problem(at+".members", "required: the SPIFFE IDs, or patterns of them, that may serve this pool")
+		}
+		for j, m := range p.Members {
+			if _, err := workload.ParsePattern(m); err != nil {
+				k.f.Problem(fmt.Sprintf("%s.members[%d]", at, j), "%v", err)
+			}
+		}
+		for j, r := range p.Replicas {
+			r.check(k, fmt.Sprintf("%s.replicas[%d]", at, j), p.Members)
+		}
+	}
+}
+
+func (r replicaConfig) check(k checker, at string, members []string) {
+	k.address(at+".address", r.Address)
+	if r.ID == "" {
+		return
+	}
+	id, err := spiffeid.FromString(r.ID)
+	if err != nil {
+		k.f.Problem(at+".id", "%v", err)
+		return
+	}
+	for _, m := range members {
+		if p, err := workload.ParsePattern(m); err == nil && p.Matches(id) {
+			return
+		}
+	}
+	k.f.Problem(at+".id", "%s is not one of the pool's members", r.ID)
+}
+
+func (c *relayConfig) check(k checker) {
+	k.environment(c.Environment)
+	k.address("listen.address", c.Listen.Address)
+	if c.Admin.Address != "" {
+		k.address("admin.address", c.Admin.Address)
+	}
+	k.socket("identity.workload_socket", c.Identity.WorkloadSocket)
+	k.required("engine.url", c.Engine.URL)
+	k.oneOf("engine.kind", c.Engine.Kind, "vllm", "sglang", "external")
+	k.oneOf("engine.events.mode", c.Engine.Events.Mode, "", "connect", "listen")
+	k.required("pool", c.Pool)
+	if len(c.Gateways) == 0 {
+		k.f.Problem("gateways", "required: the SPIFFE IDs of the gateways that may use this replica")
+	}
+	for i, g := range c.Gateways {
+		at := fmt.Sprintf("gateways[%d]", i)
+		if _, err := spiffeid.FromString(g.ID); err != nil {
+			k.f.Problem(at+".id", "%v", err)
+		}
+		if c.Environment == "production" {
+			k.required(at+".log_vkey", g.LogVKey)
+		}
+	}
+	if c.SaltKeyFile != "" {
+		k.file("salt_key_file", c.SaltKeyFile)
+	}
+	if c.Log.Dir != "" {
+		k.file("log.key_file", c.Log.KeyFile)
+	}
+}
+
+// checker adds problems of meaning to those of form.
+type checker struct{ f *strictyaml.File }
+
+func (k checker) required(path, v string) bool {
+	if v == "" {
+		k.f.Problem(path, "required")
+	}
+	return v != ""
+}
+
+func (k checker) oneOf(path, v string, allowed ...string) {
+	if !slices.Contains(allowed, v) {
+		k.f.Problem(path, "want one of %s, got %q", strings.Join(slices.DeleteFunc(slices.Clone(allowed), func(s string) bool { return s == "" }), ", "), v)
+	}
+}
+
+func (k checker) environment(v string) { k.oneOf("environment", v, "demo", "production") }
+
+func (k checker) address(path, v string) {
+	if !k.required(path, v) {
+		return
+	}
+	if _, _, err := net.SplitHostPort(v); err != nil {
+		k.f.Problem(path, "want host:port: %v", err)
+	}
+}
+
+func (k checker) url(path, v string) {
+	if !k.required(path, v) {
+		return
+	}
+	if u, err := url.Parse(v); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		k.f.Problem(path, "want an http or https URL, got %q", v)
+	}
+}
+
+func (k checker) socket(path, v string) {
+	if k.required(path, v) && !strings.HasPrefix(v, "unix:///") {
+		k.f.Problem(path, "want unix:///path/to/socket, got %q", v)
+	}
+}
+
+func (k checker) path(path, v string) {
+	if !k.required(path, v) {
+		return
+	}
+	if _, err := os.Stat(v); err != nil {
+		k.f.Problem(path, "%v", err)
+	}
+}
+
+func (k checker) file(path, v string) {
+	if !k.required(path, v) {
+		return
+	}
+	if st, err := os.Stat(v); err != nil {
+		k.f.Problem(path, "%v", err)
+	} else if st.IsDir() {
+		k.f.Problem(path, "%s is a directory", v)
+	}
+}

@@ -1,0 +1,85 @@
+// Command sallyport is the gateway, the relay that stands beside each engine, a
+// stand-in engine, and the tools around them, in one binary.
+//
+// Start at `sallyport demo`. wire.go builds a gateway and a relay from their
+// configuration, each in one visible function.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes of every command.
+const (
+	exitBad        = 1 // the answer is bad: a log does not verify, a step failed
+	exitCannotTell = 2 // there is no answer: no key, no file, a wrong flag
+)
+
+// exitError is an error that has its exit code; any other error exits with
+// exitCannotTell. A nil Err has been told to the user already.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string) int {
+	root := commands()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	code := exitCannotTell
+	var ee *exitError
+	if errors.As(err, &ee) {
+		code = ee.code
+		if ee.err == nil {
+			return code
+		}
+	}
+	fmt.Fprintf(root.ErrOrStderr(), "sallyport: %v\n", err)
+	return code
+}
+
+func commands() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "sallyport",
+		Short:         "A gateway for LLM fleets that authenticates, decides, places and writes down",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		CompletionOptions: cobra.CompletionOptions{
+			DisableDefaultCmd: true,
+		},
+	}
+	root.AddCommand(demoCommand(), serveCommand(), relayCommand(), simCommand(), auditCommand(), keysCommand(), policyCommand(), versionCommand())
+	return root
+}
+
+// newLogger writes what an operator reads; answers of commands go elsewhere.
+func newLogger(cmd *cobra.Command, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sallyport-ai/sallyport/policies"
+	"github.com/sallyport-ai/sallyport/policy"
+)
+
+func policyCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "policy", Short: "Test policy"}
+	cmd.AddCommand(policyTestCommand())
+	return cmd
+}
+
+func policyTestCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "test [DIR]",
+		Short: "Run a bundle's own Rego tests with the capabilities and strictness of the gateway",
+		Long:  "Test runs the test_ rules of the bundle in DIR, or of the policy that ships with the data of the demonstration.",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			layers, err := bundleLayers(args)
+			if err != nil {
+				return err
+			}
+			report, err := policy.RunTests(cmd.Context(), layers...)
+			if err != nil {
+				return err
+			}
+			if err := printTests(cmd.OutOrStdout(), report, asJSON); err != nil {
+				return err
+			}
+			if len(report.Failed()) > 0 {
+				return &exitError{code: exitBad}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func bundleLayers(args []string) ([]fs.FS, error) {
+	if len(args) == 1 {
+		return []fs.FS{os.DirFS(args[0])}, nil
+	}
+	demo, err := policies.Demo()
+	if err != nil {
+		return nil, err
+	}
+	return []fs.FS{policies.FS, demo}, nil
+}
+
+func printTests(w io.Writer, r policy.Report, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(r)
+	}
+	failed := r.Failed()
+	for _, t := range failed {
+		fmt.Fprintf(w, "FAIL %s (%s) %s\n", t.Name, t.File, t.Error)
+	}
+	_, err := fmt.Fprintf(w, "%d passed, %d failed\n%.1f %% of the rules covered\n", len(r.Tests)-len(failed), len(failed), r.Coverage)
+	return err
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/policy"
+)
+
+// drainTime is how long running requests have to end after a stop was asked for.
+const drainTime = 30 * time.Second
+
+// run serves until ctx ends, lets running requests end, and closes everything.
+func (p *gatewayProcess) run(ctx context.Context) error {
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return ignoreCancelled(p.fleet.Run(running)) })
+	group.Go(func() error { return ignoreCancelled(p.denials.Run(running, time.Minute)) })
+	listeners := []net.Listener{p.public, p.admin}
+	for i, s := range p.servers {
+		group.Go(func() error {
+			if err := s.Serve(listeners[i]); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve %s: %w", listeners[i].Addr(), err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		<-running.Done()
+		return p.drain(context.WithoutCancel(ctx))
+	})
+	p.logger.Info("serving", "address", p.public.Addr().String(), "log", p.log.Head().Size)
+	return errors.Join(group.Wait(), p.close())
+}
+
+func (p *gatewayProcess) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, drainTime)
+	defer cancel()
+	var errs []error
+	for _, s := range p.servers {
+		if err := s.Shutdown(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("drain: %w", err), s.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ignoreCancelled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// recordActivation writes down which policy decides from now on.
+func recordActivation(ctx context.Context, log audit.Appender, a policy.Activation) error {
+	event, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("record activation: %w", err)
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return fmt.Errorf("record activation: %w", err)
+	}
+	_, err = log.Append(ctx, &audit.Record{
+		V: audit.Version, Kind: audit.KindPolicy, ID: id.String(), Durability: audit.Strict,
+		Policy: &audit.Policy{Revision: a.Revision, Digest: a.Digest}, Event: event,
+	})
+	return err
+}
+
+// checkGateway goes as far as a gateway can without its network: every file
+// that it names must be what it is meant to be.
+func checkGateway(ctx context.Context, cfg gatewayConfig) error {
+	_, perr := policy.Load(ctx, policyConfigOf(cfg, nil))
+	_, merr := loadPrompts(cfg.Models)
+	_, serr := sharedSecret(cfg.Identity.SecretFile)
+	return errors.Join(perr, merr, serr)
+}

@@ -1,0 +1,334 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/gateway"
+	"github.com/sallyport-ai/sallyport/gateway/upstream"
+	"github.com/sallyport-ai/sallyport/gateway/wire"
+	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/oidc"
+	"github.com/sallyport-ai/sallyport/identity/svid"
+	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/policy"
+	"github.com/sallyport-ai/sallyport/routing/fleet"
+	"github.com/sallyport-ai/sallyport/routing/prompt"
+	"github.com/sallyport-ai/sallyport/routing/relay"
+	"github.com/sallyport-ai/sallyport/routing/ticket"
+)
+
+// gatewayProcess is everything that one `sallyport serve` runs. close undoes
+// what building it opened, last first.
+type gatewayProcess struct {
+	gateway *gateway.Gateway
+	fleet   *fleet.Fleet
+	log     *tlog.Log
+	public  net.Listener
+	admin   net.Listener // nil: none
+	servers []*http.Server
+	denials *audit.Denials
+	logger  *slog.Logger
+	closers []func() error
+}
+
+// buildGateway makes a gateway from its configuration: the one place that knows
+// which part is plugged into which. A new authenticator is one line here.
+func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (_ *gatewayProcess, err error) {
+	p := &gatewayProcess{logger: logger}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+
+	// Who we are.
+	source, err := workload.NewSource(ctx, workload.SourceConfig{Socket: cfg.Identity.WorkloadSocket, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(source.Close)
+
+	// Who may call.
+	var chain identity.Chain
+	if cfg.Listen.ClientSVID {
+		if chain.Connection, err = svid.Authenticator(svid.Config{Bundles: source}); err != nil {
+			return nil, err
+		}
+	}
+	tokens, err := oidc.New(ctx, cfg.Identity.Issuers, oidc.Options{Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(func() error { tokens.Close(); return nil })
+	chain.Request = []identity.Authenticator{tokens.Authenticate}
+
+	// What they may.
+	rules, err := policy.Load(ctx, policyConfigOf(cfg, logger))
+	if err != nil {
+		return nil, err
+	}
+
+	// What is written down.
+	key, err := tlog.ReadKeyFile(cfg.Audit.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	self := audit.Gateway{SPIFFE: source.ID().String(), Build: build(), Config: cfg.digest}
+	p.log, err = tlog.Open(tlog.Config{
+		Dir: cfg.Audit.Dir, Dir2: cfg.Audit.Dir2, Key: key, Boot: self, SegmentBytes: int64(cfg.Audit.Segment), Logger: logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(p.log.Close)
+	if err := recordActivation(ctx, p.log, rules.Activation()); err != nil {
+		return nil, err
+	}
+	p.denials = audit.NewDenials(p.log, 0)
+	signer, err := ticket.NewSigner(key.Name(), key.Sign)
+	if err != nil {
+		return nil, err
+	}
+
+	// Where it may run.
+	prompts, err := loadPrompts(cfg.Models)
+	if err != nil {
+		return nil, err
+	}
+	if p.fleet, err = fleet.New(fleetConfig(cfg, rules.Snapshot(), source, key.VerifierKey(), logger)); err != nil {
+		return nil, err
+	}
+	sender, err := upstream.New(upstream.Config{Own: source, HeaderTimeout: cfg.Limits.FirstToken, IdleTimeout: cfg.Limits.Idle})
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(func() error { sender.Close(); return nil })
+
+	// How it is watched.
+	registry := prometheus.NewRegistry()
+	exporter, err := otelprom.New(otelprom.WithRegisterer(registry))
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	meters := metric.NewMeterProvider(metric.WithReader(exporter))
+	p.onClose(func() error { return meters.Shutdown(context.WithoutCancel(ctx)) })
+
+	secret, err := sharedSecret(cfg.Identity.SecretFile)
+	if err != nil {
+		return nil, err
+	}
+	p.gateway, err = gateway.New(gateway.Config{
+		Identity: chain, Policy: rules, Prompts: prompts, Fleet: p.fleet, Upstream: sender, Tickets: signer,
+		Log: p.log, Denials: p.denials, Meter: meters, Self: self, Region: cfg.Region,
+		Ready:      func() error { return errors.Join(source.Ready(), tokens.Ready(), p.log.Err()) },
+		Secret:     secret,
+		Limits:     wire.Limits{BodyBytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth},
+		Durability: audit.Durability(cfg.Audit.Mode),
+		Logger:     logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, p.listen(cfg, source, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+}
+
+// listen binds the listeners, so that their addresses are known before run.
+func (p *gatewayProcess) listen(cfg gatewayConfig, source *workload.Source, metrics http.Handler) error {
+	certificate, err := workload.FileCertificate(cfg.Listen.CertFile, cfg.Listen.KeyFile)
+	if err != nil {
+		return err
+	}
+	tlsConfig := &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
+	if cfg.Listen.ClientSVID {
+		// A caller that proves any identity of our own trust domain gets in;
+		// what it may do, registrations and policy say.
+		tlsConfig = workload.OptionalClientConfig(certificate, source, workload.AuthorizeDomains(source.ID().TrustDomain()))
+	}
+	tlsConfig.NextProtos = []string{"h2", "http/1.1"}
+	tcp, err := net.Listen("tcp", cfg.Listen.Address)
+	if err != nil {
+		return fmt.Errorf("public listener: %w", err)
+	}
+	p.public = tls.NewListener(tcp, tlsConfig)
+	p.onClose(p.public.Close)
+	headerBytes := int(cfg.Limits.HeaderBytes)
+	if headerBytes == 0 {
+		headerBytes = 64 << 10
+	}
+	p.servers = append(p.servers, &http.Server{
+		Handler: p.gateway.Handler(), MaxHeaderBytes: headerBytes,
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, IdleTimeout: 120 * time.Second,
+		ErrorLog: slog.NewLogLogger(p.logger.Handler(), slog.LevelDebug),
+	})
+	if cfg.Admin.Address == "" {
+		return nil
+	}
+	if p.admin, err = net.Listen("tcp", cfg.Admin.Address); err != nil {
+		return fmt.Errorf("admin listener: %w", err)
+	}
+	p.onClose(p.admin.Close)
+	p.servers = append(p.servers, &http.Server{Handler: p.gateway.Admin(metrics), ReadHeaderTimeout: 10 * time.Second})
+	return nil
+}
+
+func (p *gatewayProcess) onClose(f func() error) { p.closers = append(p.closers, f) }
+
+func (p *gatewayProcess) close() error {
+	var errs []error
+	for i := len(p.closers) - 1; i >= 0; i-- {
+		if err := p.closers[i](); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	p.closers = nil
+	return errors.Join(errs...)
+}
+
+func policyConfigOf(cfg gatewayConfig, logger *slog.Logger) policy.Config {
+	var pools []string
+	for _, p := range cfg.Pools {
+		pools = append(pools, p.Name)
+	}
+	return policy.Config{
+		Bundle: cfg.Policy.Bundle, VerifyKeyFile: cfg.Policy.VerifyKeyFile, Shadow: cfg.Policy.Shadow,
+		Production: cfg.Environment == "production", Pools: pools, Logger: logger,
+	}
+}
+
+// fleetConfig turns pools into targets. Their region is bundle data.
+func fleetConfig(cfg gatewayConfig, snap *policy.Snapshot, source *workload.Source, vkey string, logger *slog.Logger) fleet.Config {
+	var key [16]byte
+	_, _ = rand.Read(key[:]) // never fails: crypto/rand aborts the process instead
+	fc := fleet.Config{
+		TLS: func(t fleet.Target) (*tls.Config, error) {
+			authorize, err := authorizerOf(t)
+			if err != nil {
+				return nil, err
+			}
+			return workload.ClientConfig(source, authorize), nil
+		},
+		PeerID: func(cs tls.ConnectionState) (string, error) {
+			id, err := workload.PeerID(cs)
+			return id.String(), err
+		},
+		IdentityError: workload.IsIdentityError,
+		BlockKey:      key, KeyID: uuid.NewString(), LogVKey: vkey, Log: logger,
+	}
+	for _, p := range cfg.Pools {
+		data, _ := snap.Pool(p.Name) // activation has checked that the pools agree
+		for _, r := range p.Replicas {
+			fc.Targets = append(fc.Targets, fleet.Target{
+				Address: r.Address, ID: r.ID, Pool: p.Name, Region: data.Region, Members: p.Members, Models: p.Models,
+			})
+		}
+	}
+	return fc
+}
+
+func authorizerOf(t fleet.Target) (workload.Authorizer, error) {
+	if t.ID != "" {
+		id, err := spiffeid.FromString(t.ID)
+		if err != nil {
+			return nil, fmt.Errorf("replica %s: %w", t.Address, err)
+		}
+		return workload.ExactID(id), nil
+	}
+	patterns := make([]workload.Pattern, len(t.Members))
+	for i, m := range t.Members {
+		p, err := workload.ParsePattern(m)
+		if err != nil {
+			return nil, fmt.Errorf("pool %s: %w", t.Pool, err)
+		}
+		patterns[i] = p
+	}
+	return workload.AuthorizePatterns(patterns...), nil
+}
+
+func loadPrompts(models []modelConfig) (map[string]*prompt.Model, error) {
+	out := make(map[string]*prompt.Model, len(models))
+	for _, m := range models {
+		loaded, err := prompt.Load(m.Dir)
+		if err != nil {
+			return nil, fmt.Errorf("model %s: %w", m.Name, err)
+		}
+		out[m.Name] = loaded
+	}
+	return out, nil
+}
+
+// sharedSecret reads the secret that a fleet of gateways shares, or makes one
+// for this process alone.
+func sharedSecret(path string) (secret [32]byte, err error) {
+	if path == "" {
+		_, _ = rand.Read(secret[:]) // never fails: crypto/rand aborts the process instead
+		return secret, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return secret, fmt.Errorf("read shared secret: %w", err)
+	}
+	b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(b) != len(secret) {
+		return secret, fmt.Errorf("shared secret %s: want 32 bytes in base64", path)
+	}
+	return [32]byte(b), nil
+}
+
+// relayProcess is everything that one `sallyport relay` runs.
+type relayProcess struct {
+	relay  *relay.Relay
+	source *workload.Source
+}
+
+// buildRelay makes a relay from its configuration and binds its listeners.
+func buildRelay(ctx context.Context, cfg relayConfig, logger *slog.Logger) (*relayProcess, error) {
+	source, err := workload.NewSource(ctx, workload.SourceConfig{Socket: cfg.Identity.WorkloadSocket, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	rc := relay.Config{
+		Listen: cfg.Listen.Address, Source: source, Pool: cfg.Pool,
+		Engine: relay.Engine{
+			URL: cfg.Engine.URL, Kind: relay.Kind(cfg.Engine.Kind), Ranks: cfg.Engine.Ranks,
+			BlockSize: cfg.Engine.BlockSize, NumBlocks: cfg.Engine.NumBlocks, CredentialFile: cfg.Engine.CredentialFile,
+			Events: relay.Events{Endpoint: cfg.Engine.Events.Endpoint, Replay: cfg.Engine.Events.Replay, Listen: cfg.Engine.Events.Mode == "listen"},
+		},
+		AllowUnpinned: cfg.Environment == "demo",
+		SaltKeyFile:   cfg.SaltKeyFile, SaltDomain: cfg.SaltDomain,
+		Log:   relay.LogFiles{Dir: cfg.Log.Dir, KeyFile: cfg.Log.KeyFile},
+		Admin: cfg.Admin.Address, Logger: logger,
+	}
+	for _, g := range cfg.Gateways {
+		rc.Gateways = append(rc.Gateways, relay.Gateway{ID: g.ID, LogVKey: g.LogVKey})
+	}
+	r, err := relay.New(rc)
+	if err != nil {
+		return nil, errors.Join(err, source.Close())
+	}
+	return &relayProcess{relay: r, source: source}, nil
+}
+
+// run serves until ctx ends.
+func (p *relayProcess) run(ctx context.Context) error {
+	return errors.Join(ignoreCancelled(p.relay.Run(ctx)), p.source.Close())
+}

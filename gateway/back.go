@@ -1,0 +1,204 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/gateway/upstream"
+	"github.com/sallyport-ai/sallyport/gateway/wire"
+)
+
+const (
+	// maxAnswer bounds an answer that is not streamed.
+	maxAnswer = 64 << 20
+	// writeTimeout is how long a client may leave an event unread.
+	writeTimeout = 30 * time.Second
+)
+
+// back carries the answer to the caller and returns how it ended.
+func (x *exchange) back(ctx context.Context, resp *upstream.Response) ended {
+	defer func() { _ = resp.Body.Close() }() // whatever it says, the answer is over
+	end := ended{status: statusOK, http: http.StatusOK, engine: resp.Status, peer: resp.Peer}
+	a := wire.Answer{IncludeUsage: x.request.IncludeUsage, CachedTokens: x.decision.ExposeCachedTokens}
+	carry := x.whole
+	if x.request.Stream {
+		carry = x.stream
+	}
+	err := carry(ctx, resp, &a, &end)
+	end.usage, end.finish = a.Usage, a.Finish
+	if err != nil {
+		broken := failed(err)
+		end.status, end.err = broken.status, err
+		if !x.answering {
+			end.http = faultOf(err).Status
+		}
+	}
+	return end
+}
+
+// whole reads the answer to its end before the caller sees any of it.
+func (x *exchange) whole(_ context.Context, resp *upstream.Response, a *wire.Answer, end *ended) error {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return x.gone(err)
+	}
+	x.firstToken(end)
+	if len(body) > maxAnswer {
+		return fmt.Errorf("%w: over %d bytes", errAnswer, maxAnswer)
+	}
+	shown, err := a.Body(body)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errAnswer, err)
+	case a.Failed:
+		return fmt.Errorf("%w: an error under status 200", errEngineFailed)
+	}
+	x.w.Header().Set("Content-Type", "application/json")
+	x.answering = true
+	x.patience()
+	if _, err := x.w.Write(shown); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return nil
+}
+
+// stream passes events on as they come, each as its own bytes but for what the
+// caller may not see. A stream that breaks is never made to look finished.
+func (x *exchange) stream(ctx context.Context, resp *upstream.Response, a *wire.Answer, end *ended) error {
+	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
+		return fmt.Errorf("%w: a stream of type %q", errAnswer, kind)
+	}
+	ctx, stop := x.watch(ctx, func() { _ = resp.Body.Close() })
+	defer stop()
+	f := wire.NewFramer(resp.Body, 0)
+	for {
+		ev, err := f.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			if err := a.End(); err != nil {
+				return fmt.Errorf("%w: %w", errAnswer, err)
+			}
+			return nil
+		case context.Cause(ctx) != nil:
+			return x.gone(context.Cause(ctx))
+		case err != nil:
+			return x.gone(err)
+		case ev.Open:
+			return fmt.Errorf("%w: %w", errAnswer, wire.ErrTruncated)
+		}
+		if err := x.pass(ev, a, end); err != nil {
+			return err
+		}
+	}
+}
+
+// pass sends one event.
+func (x *exchange) pass(ev wire.Event, a *wire.Answer, end *ended) error {
+	shown, err := a.Event(ev)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errAnswer, err)
+	case a.Failed:
+		return fmt.Errorf("%w: an error event", errEngineFailed)
+	case len(shown) == 0:
+		return nil
+	}
+	if !x.answering {
+		x.firstToken(end)
+		x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		x.w.Header().Set("Cache-Control", "no-store")
+		x.w.Header().Set("X-Accel-Buffering", "no")
+		x.answering = true
+	}
+	x.patience()
+	if _, err := x.w.Write(shown); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	if err := http.NewResponseController(x.w).Flush(); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return nil
+}
+
+// watch ends a stream when the caller's credential expires or policy, asked
+// again every reauthorize_s, denies. The returned context's cause says which.
+func (x *exchange) watch(ctx context.Context, interrupt func()) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stopInterrupt := context.AfterFunc(ctx, interrupt)
+	stop := func() {
+		stopInterrupt()
+		cancel(nil)
+	}
+	every := time.Duration(x.decision.ReauthorizeS) * time.Second
+	go func() {
+		for {
+			wait := every
+			if left := time.Until(x.principal.Expires); !x.principal.Expires.IsZero() && (left < wait || wait <= 0) {
+				wait = max(left, time.Millisecond)
+			}
+			if wait <= 0 {
+				return // neither ends
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+			if x.expired(time.Now()) {
+				cancel(errExpired)
+				return
+			}
+			d, _, err := x.g.Policy.Snapshot().Decide(ctx, x.input)
+			if err != nil || !d.Allow {
+				cancel(errWithdrawn)
+				return
+			}
+		}
+	}()
+	return ctx, stop
+}
+
+// gone turns an error of reading the answer into the caller's cancellation where
+// that is what it was.
+func (x *exchange) gone(err error) error {
+	switch {
+	case errors.Is(err, errExpired), errors.Is(err, errWithdrawn):
+		return err
+	case x.r.Context().Err() != nil:
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	case errors.Is(err, wire.ErrEventTooLarge):
+		return fmt.Errorf("%w: %w", errAnswer, err)
+	default:
+		return err
+	}
+}
+
+// firstToken notes when the answer began.
+func (x *exchange) firstToken(end *ended) {
+	now := time.Now()
+	end.ttft = now.Sub(x.began)
+	x.reservation.FirstToken(now)
+}
+
+// patience gives the client a while to take what comes next. A client that
+// stops reading must not hold a replica.
+func (x *exchange) patience() {
+	// Where the connection has no deadline to set there is none to miss.
+	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(writeTimeout))
+}
+
+// breakOff ends an answer that has begun with what went wrong.
+func (x *exchange) breakOff(f *Fault) {
+	if x.request == nil || !x.request.Stream {
+		panic(http.ErrAbortHandler) // half a body must not look like a whole one
+	}
+	x.patience()
+	// The client may have gone; the record has what there is to say.
+	_, _ = x.w.Write(wire.ErrorEvent(x.op.Shape, f.Type, f.Code, f.Message))
+	_ = http.NewResponseController(x.w).Flush()
+}

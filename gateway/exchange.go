@@ -1,0 +1,111 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/sallyport-ai/sallyport/gateway/upstream"
+	"github.com/sallyport-ai/sallyport/gateway/wire"
+	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/policy"
+	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/fleet"
+)
+
+// exchange is one request on its way. It is owned by the request's goroutine.
+// The fields stand in the order in which the pipeline learns them.
+type exchange struct {
+	g     *Gateway
+	op    wire.Operation
+	w     http.ResponseWriter
+	r     *http.Request
+	id    string // decision id
+	began time.Time
+	snap  *policy.Snapshot
+
+	// who
+	principal    identity.Principal
+	registration policy.Registration // zero where the caller has none
+	tenant       policy.Tenant
+	subject      string // as policy and records see it: clear or a pseudonym
+
+	// what
+	body         []byte
+	request      *wire.Request
+	conversation conversation
+	class        policy.Class
+	facts        []policy.Fact
+	label        policy.Label
+	mismatch     bool
+	model        policy.Model
+	tokens       tokens
+
+	// may
+	input      policy.Input
+	decision   policy.Decision
+	evaluation policy.Evaluation
+	upstream   []byte // the body for the engine
+	domain     string // cache domain
+
+	// where; replaced by each attempt
+	attempt     int // from 1
+	decided     int // the last attempt whose decision is in the log
+	exclude     map[string]routing.Reason
+	reason      string // why this attempt is not the first, or is not where it might be
+	reservation *fleet.Reservation
+	stale       bool // policy changed while this attempt was being written down
+	recorded    bool // the log holds how this attempt was decided
+
+	// back
+	answering bool // the status line has been sent
+}
+
+// begin returns the exchange of a request that nothing is known of.
+func (g *Gateway) begin(w http.ResponseWriter, r *http.Request, op wire.Operation) *exchange {
+	id, err := uuid.NewV7()
+	if err != nil {
+		id = uuid.New() // the random source failed once; version 4 asks it again and panics if it must
+	}
+	return &exchange{g: g, op: op, w: w, r: r, id: id.String(), began: time.Now(), exclude: make(map[string]routing.Reason)}
+}
+
+// authenticated reports whether the caller is known.
+func (x *exchange) authenticated() bool { return !x.principal.IsZero() }
+
+// replica is where the current attempt goes.
+func (x *exchange) replica() upstream.Replica {
+	return upstream.Replica{Address: x.reservation.Replica.Address, ID: x.reservation.Replica.ID}
+}
+
+// refuse tells the caller, and writes down a refusal that no record holds yet.
+// Outcomes of attempts were written where they ended.
+func (x *exchange) refuse(ctx context.Context, err error) {
+	if !x.authenticated() {
+		x.g.turnAway(x.w, x.r, err)
+		return
+	}
+	f := faultOf(err)
+	if !x.recorded {
+		x.writeRefusal(ctx, f)
+	}
+	x.g.metrics.refused(ctx, f)
+	if f.Code == "internal" {
+		x.g.Logger.Error("request failed inside", "decision_id", x.id, "error", f)
+	}
+	if f.Code == "client_gone" {
+		return
+	}
+	if x.answering {
+		// The status line is gone; say it as the last event, and let the
+		// missing end marker speak for itself where there are no events.
+		x.breakOff(f)
+		return
+	}
+	if f.Code == "rate_limited" {
+		x.w.Header().Set("Retry-After", "1")
+	}
+	wire.WriteError(x.w, x.op.Shape, f.Status, f.Type, f.Code, f.Message, f.Param)
+}

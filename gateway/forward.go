@@ -1,0 +1,97 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/gateway/upstream"
+	"github.com/sallyport-ai/sallyport/routing/ticket"
+)
+
+// maxMoves bounds how often a request is decided anew because policy changed
+// under it.
+const maxMoves = 3
+
+// recheck looks again at what may have changed between the decision and now:
+// the credential may have run out, and policy may have been replaced. A new
+// policy is asked at once; if it still allows, the attempt is placed again
+// under a decision record of its own.
+func (x *exchange) recheck(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	if x.expired(time.Now()) {
+		return errExpired
+	}
+	now := x.g.Policy.Snapshot()
+	if now == x.snap {
+		return nil
+	}
+	if x.attempt >= x.g.MaxAttempts+maxMoves {
+		return errPolicyMoved
+	}
+	x.snap, x.stale = now, true
+	if err := x.resolve(); err != nil {
+		return err
+	}
+	x.weigh()
+	return x.may(ctx)
+}
+
+// expired reports whether the caller's credential has run out.
+func (x *exchange) expired(now time.Time) bool {
+	return !x.principal.Expires.IsZero() && !now.Before(x.principal.Expires)
+}
+
+// forward sends the body to the reserved replica, with a ticket that ties these
+// bytes to this decision, and returns once the answer has begun. Nothing of the
+// client's header goes along: the engine needs none of it.
+func (x *exchange) forward(ctx context.Context) (*upstream.Response, error) {
+	res := x.reservation
+	signed, err := x.g.Tickets.Sign(ticket.Ticket{
+		ID: x.id, Attempt: x.attempt, N: res.Counter, Op: x.operation(),
+		Audience: res.Replica.ID, Epoch: res.Replica.Epoch, Pool: res.Replica.Pool,
+		Model: x.model.Served, Domain: x.domain,
+		Body: sha256.Sum256(x.upstream), Exp: time.Now().Add(ticket.Lifetime).Unix(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sign ticket: %w", err)
+	}
+	resp, err := x.g.Upstream.Do(ctx, x.replica(), upstream.Request{
+		Method: x.op.Method, Path: x.op.Path, Body: x.upstream,
+		Header: http.Header{
+			"Content-Type": {"application/json"},
+			"Accept":       {"application/json, text/event-stream"},
+			"User-Agent":   {"sallyport"},
+			ticket.Header:  {signed},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := engineError(resp.Status); err != nil {
+		// The text stays here: it may quote the prompt, or name the engine.
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("%w: status %d", err, resp.Status)
+	}
+	return resp, nil
+}
+
+// engineError sorts the engine's status: nil means that an answer follows.
+func engineError(status int) error {
+	switch {
+	case status == http.StatusOK:
+		return nil
+	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
+		return errEngineBusy
+	case status == http.StatusBadRequest, status == http.StatusUnprocessableEntity:
+		return errEngineRefused
+	default:
+		return errEngineFailed
+	}
+}

@@ -1,0 +1,143 @@
+// Package gateway carries a request from an authenticated caller to a permitted
+// replica and leaves a record of it.
+//
+// Start at pipeline.go, which reads from top to bottom in the order that is the
+// product: who, what, may they, where, written down, forward, stream back,
+// outcome. [New] checks the parts; [Gateway.Handler] is the public listener and
+// [Gateway.Admin] the other one.
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/gateway/detect"
+	"github.com/sallyport-ai/sallyport/gateway/upstream"
+	"github.com/sallyport-ai/sallyport/gateway/wire"
+	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/policy"
+	"github.com/sallyport-ai/sallyport/routing/fleet"
+	"github.com/sallyport-ai/sallyport/routing/prompt"
+	"github.com/sallyport-ai/sallyport/routing/ticket"
+)
+
+// Config holds the parts of a gateway. All of them are required, except where
+// it says otherwise.
+type Config struct {
+	Identity identity.Chain // TenantOf is filled in for each request
+	Policy   *policy.Engine
+	Prompts  map[string]*prompt.Model // by served name; a model without one is estimated
+	Fleet    *fleet.Fleet
+	Upstream *upstream.Client
+	Tickets  *ticket.Signer
+	Log      audit.Appender
+	Denials  *audit.Denials
+	Meter    metric.MeterProvider
+	Self     audit.Gateway // who we are, for records
+	Region   string        // where we are
+	Ready    func() error  // nil while the process's own identity holds
+	Secret   [32]byte      // seals conversations and pseudonyms; gateways of one fleet share it
+
+	// Durability is the least that any decision is written with, whatever
+	// policy asks for. The zero value is strict.
+	Durability    audit.Durability
+	Limits        wire.Limits
+	AppendTimeout time.Duration // 0 means 250 ms
+	MaxAttempts   int           // replicas tried for one request; 0 means 3
+	Logger        *slog.Logger  // nil discards
+}
+
+// Gateway is the ingress. It is safe for concurrent use.
+type Gateway struct {
+	Config
+	detect  detect.Scanner
+	convKey conversationKey
+	metrics *metrics
+}
+
+// New returns a gateway, or an error that names what is missing.
+func New(cfg Config) (*Gateway, error) {
+	missing := func(name string, absent bool) error {
+		if absent {
+			return fmt.Errorf("gateway: %s is required", name)
+		}
+		return nil
+	}
+	if err := errors.Join(
+		missing("Identity", cfg.Identity.Connection == nil && len(cfg.Identity.Request) == 0),
+		missing("Policy", cfg.Policy == nil), missing("Fleet", cfg.Fleet == nil),
+		missing("Upstream", cfg.Upstream == nil), missing("Tickets", cfg.Tickets == nil),
+		missing("Log", cfg.Log == nil), missing("Denials", cfg.Denials == nil),
+		missing("Meter", cfg.Meter == nil),
+		missing("Ready", cfg.Ready == nil), missing("Secret", cfg.Secret == [32]byte{}),
+	); err != nil {
+		return nil, err
+	}
+	if cfg.AppendTimeout <= 0 {
+		cfg.AppendTimeout = 250 * time.Millisecond
+	}
+	if cfg.MaxAttempts <= 0 {
+		cfg.MaxAttempts = 3
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Limits.BodyBytes <= 0 {
+		cfg.Limits.BodyBytes = 16 << 20
+	}
+	m, err := newMetrics(cfg.Meter)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	g := &Gateway{Config: cfg, metrics: m}
+	g.convKey = conversationKey(g.derive("conversation"))
+	return g, nil
+}
+
+// Handler serves the public routes: those of [wire.Operations], matched exactly,
+// and nothing else. Paths are not cleaned, so an encoded slash, a doubled one or
+// a trailing one is another route, which does not exist.
+func (g *Gateway) Handler() http.Handler {
+	r := chi.NewRouter()
+	for _, op := range wire.Operations() {
+		r.MethodFunc(op.Method, op.Path, func(w http.ResponseWriter, req *http.Request) {
+			if req.URL.RawPath != "" || req.URL.Path != op.Path {
+				g.turnAway(w, req, errNotFound)
+				return
+			}
+			g.serve(w, req, op)
+		})
+	}
+	r.NotFound(func(w http.ResponseWriter, req *http.Request) { g.turnAway(w, req, errNotFound) })
+	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { g.turnAway(w, req, errMethodNotAllowed) })
+	return r
+}
+
+// turnAway refuses somebody who was not authenticated. They leave no record of
+// their own, or anybody could fill the log; they are counted exactly.
+func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, err error) {
+	f := faultOf(err)
+	g.Denials.Count(source(r), f.Code)
+	g.metrics.refused(r.Context(), f)
+	if f.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="sallyport"`)
+	}
+	wire.WriteError(w, wire.OpenAI, f.Status, f.Type, f.Code, f.Message, f.Param)
+}
+
+// source is the address of the peer; never of a header that it sent.
+func source(r *http.Request) netip.Addr {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return ap.Addr().Unmap()
+}

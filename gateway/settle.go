@@ -1,0 +1,88 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/gateway/wire"
+	"github.com/sallyport-ai/sallyport/routing/fleet"
+)
+
+// Status of an outcome record.
+const (
+	statusOK           = "ok"
+	statusRefused      = "refused"
+	statusError        = "error"
+	statusCancelled    = "cancelled"
+	statusNotForwarded = "not_forwarded"
+)
+
+// ended is how an attempt ended.
+type ended struct {
+	status string
+	http   int // sent to the caller; 0 where another attempt follows or nobody is there
+	engine int // status of the engine's answer
+	peer   string
+	ttft   time.Duration
+	usage  *wire.Usage
+	finish string
+	err    error
+}
+
+// notForwarded is the end of an attempt of which nothing left the process.
+func notForwarded(err error) ended { return ended{status: statusNotForwarded, err: err} }
+
+// final adds the status that the caller is sent for it.
+func (e ended) final() ended {
+	e.http = faultOf(e.err).Status
+	return e
+}
+
+// failed is the end of an attempt that broke.
+func failed(err error) ended {
+	e := ended{status: statusError, err: err}
+	switch {
+	case errors.Is(err, errClientGone), errors.Is(err, context.Canceled):
+		e.status = statusCancelled
+	case errors.Is(err, errExpired), errors.Is(err, errWithdrawn), errors.Is(err, errEngineRefused):
+		e.status = statusRefused
+	}
+	return e
+}
+
+// settle writes the outcome of the current attempt and gives its reservation
+// back. It is owed even if the caller has gone.
+func (x *exchange) settle(ctx context.Context, e ended) {
+	rec := &audit.Record{
+		V: audit.Version, Kind: audit.KindOutcome, ID: x.id, Attempt: x.decided, Status: e.status,
+		Outcome: &audit.Outcome{
+			Status: e.status, HTTP: e.http, UpstreamHTTP: e.engine, Peer: e.peer,
+			TTFTMS: e.ttft.Milliseconds(), DurationMS: time.Since(x.began).Milliseconds(), Finish: e.finish,
+			Inspected: audit.Inspected{Request: notNil(x.decision.Inspect.Request), Response: notNil(x.decision.Inspect.Response)},
+		},
+	}
+	if e.err != nil {
+		f := faultOf(e.err)
+		rec.Reason, rec.Outcome.ErrorClass = f.Reason, f.Code
+	}
+	result := fleet.Result{Err: e.err}
+	if e.usage != nil {
+		rec.Outcome.PromptTokens, rec.Outcome.CompletionTokens, rec.Outcome.CachedTokens = e.usage.PromptTokens, e.usage.CompletionTokens, e.usage.CachedTokens
+		result.PromptTokens, result.CachedTokens = e.usage.PromptTokens, e.usage.CachedTokens
+	}
+	if x.reservation != nil {
+		rec.Outcome.Replica = x.reservation.Replica.ID
+		if e.status == statusNotForwarded {
+			x.reservation.Release()
+		} else {
+			x.reservation.Finish(result)
+		}
+	}
+	rec.Durability = x.durability()
+	if err := x.append(context.WithoutCancel(ctx), rec); err != nil {
+		x.g.Logger.Error("outcome not recorded", "decision_id", x.id, "error", err)
+	}
+	x.g.metrics.ended(ctx, x, e)
+}

@@ -1,0 +1,154 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+
+	"github.com/sallyport-ai/sallyport/gateway/classify"
+	"github.com/sallyport-ai/sallyport/gateway/wire"
+	"github.com/sallyport-ai/sallyport/policy"
+)
+
+// The headers with which a client may raise, never lower, what we take its
+// request for, and with which it continues a conversation.
+const (
+	labelHeader        = "Sallyport-Label"
+	classHeader        = "Sallyport-Class"
+	conversationHeader = "Sallyport-Conversation"
+)
+
+// How prompt tokens were counted.
+const (
+	basisNative   = "native"
+	basisEstimate = "estimate"
+)
+
+// tokens is the prompt as the engine will see it.
+type tokens struct {
+	ids       []uint32 // nil where they are only estimated
+	count     int
+	basis     string
+	firstTurn []uint32 // of the first user message, for affinity
+}
+
+// what reads, decodes, classifies and labels the request, and counts its prompt.
+func (x *exchange) what(ctx context.Context) error {
+	if err := x.hints(); err != nil {
+		return err
+	}
+	if x.op.HasBody() {
+		if err := x.read(); err != nil {
+			return err
+		}
+	}
+	result := classify.Classify(classify.Subject{
+		Operation: x.op, Request: x.request, Registration: x.registration.Class, Hint: x.r.Header.Get(classHeader),
+	})
+	x.class, x.facts, x.mismatch = result.Class, result.Facts, result.Mismatch
+	x.weigh()
+	if x.request != nil {
+		x.model, _ = x.snap.Model(x.request.Model) // an unknown one is denied by policy
+		x.tokens = x.count(ctx)
+	}
+	return nil
+}
+
+// hints checks the headers that are ours. Two of one kind could be read two
+// ways, so they are refused.
+func (x *exchange) hints() error {
+	for _, name := range []string{labelHeader, classHeader, conversationHeader} {
+		if len(x.r.Header.Values(name)) > 1 {
+			return fmt.Errorf("%w: %s given twice", errHeader, name)
+		}
+	}
+	if v := x.r.Header.Get(labelHeader); v != "" {
+		if _, err := policy.ParseLevel(v); err != nil {
+			return fmt.Errorf("%w: %s: %w", errHeader, labelHeader, err)
+		}
+	}
+	if v := x.r.Header.Get(classHeader); v != "" {
+		if _, err := policy.ParseClass(v); err != nil {
+			return fmt.Errorf("%w: %s: %w", errHeader, classHeader, err)
+		}
+	}
+	x.conversation = newConversation()
+	if v := x.r.Header.Get(conversationHeader); v != "" {
+		c, err := x.g.convKey.open(v, x.owner()...)
+		if err != nil {
+			return err
+		}
+		x.conversation = c
+	}
+	return nil
+}
+
+// owner is whose a conversation is.
+func (x *exchange) owner() []string {
+	p := x.principal
+	return []string{p.Tenant, p.Issuer, p.Subject, p.Workload}
+}
+
+// read takes the whole body, bounded, before anything is done with it: a
+// request must not be half forwarded when the other half turns out bad.
+func (x *exchange) read() error {
+	if err := wire.CheckContent(x.r.Header); err != nil {
+		return err
+	}
+	limit := int64(x.g.Limits.BodyBytes)
+	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, limit))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return fmt.Errorf("%w: over %d bytes", errTooLarge, limit)
+	case err != nil:
+		return fmt.Errorf("%w: read body: %w", errClientGone, err)
+	}
+	x.body = body
+	x.request, err = wire.Decode(x.op, body, x.g.Limits)
+	return err
+}
+
+// weigh composes the label.
+func (x *exchange) weigh() {
+	s := classify.Sensitivity{
+		WorkloadFloor: x.registration.LabelFloor,
+		TenantDefault: x.tenant.LabelDefault,
+		TokenClaim:    x.principal.Label,
+		Hint:          x.r.Header.Get(labelHeader),
+	}
+	if x.conversation.level > policy.Public {
+		s.Session = x.conversation.level.String()
+	}
+	if x.request != nil {
+		s.Scan, s.Unscannable = classify.Scan(x.g.detect, x.request), x.request.Media
+	}
+	label, mismatch := classify.Label(s)
+	label.Categories = append(label.Categories, x.conversation.categories...)
+	slices.Sort(label.Categories)
+	label.Categories = slices.Compact(label.Categories)
+	x.label, x.mismatch = label, x.mismatch || mismatch
+	if x.request != nil {
+		next := conversation{id: x.conversation.id, level: label.Level, categories: label.Categories}
+		x.w.Header().Set(conversationHeader, x.g.convKey.seal(next, x.owner()...))
+	}
+}
+
+// count tokenizes the prompt as the engine will. Where it cannot, the request
+// is not the worse for it: the count is an estimate and placement says so.
+func (x *exchange) count(ctx context.Context) tokens {
+	estimate := tokens{count: (len(x.body) + 3) / 4, basis: basisEstimate}
+	m := x.g.Prompts[x.model.Served]
+	if m == nil {
+		return estimate
+	}
+	p, err := m.Chat(ctx, x.body)
+	if err != nil {
+		x.g.Logger.Debug("prompt estimated", "decision_id", x.id, "error", err)
+		return estimate
+	}
+	return tokens{ids: p.IDs, count: len(p.IDs), basis: basisNative, firstTurn: p.FirstUserTurn}
+}

@@ -1,0 +1,101 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"net/http"
+
+	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/fleet"
+)
+
+// where picks a replica among the permitted pools and reserves room on it.
+func (x *exchange) where(ctx context.Context) error {
+	x.attempt = x.decided + 1
+	x.recorded, x.stale, x.reservation = false, false, nil
+	res, err := x.g.Fleet.Reserve(ctx, fleet.Request{
+		Pools:        x.decision.Pools,
+		Model:        x.model.Served,
+		Domain:       x.domain,
+		Operation:    x.operation(),
+		Tokens:       x.tokens.ids,
+		TokensExact:  x.tokens.basis == basisNative,
+		PromptTokens: x.tokens.count,
+		Affinity:     x.affinity(),
+		Strategy:     routing.Strategy(x.decision.Strategy),
+		Seed:         x.seed(),
+		MaxOutput:    x.maxOutput(),
+		Region:       x.decision.Prefer.Region,
+		Warm:         x.decision.Prefer.Warm,
+		Exclude:      x.exclude,
+	})
+	if err != nil {
+		return err
+	}
+	x.reservation = res
+	if x.reason == "" && res.HolderDown {
+		x.reason = string(routing.HolderDown)
+	}
+	return nil
+}
+
+// operation is the route as relays and tickets name it.
+func (x *exchange) operation() string { return x.op.Method + " " + x.op.Path }
+
+// seed decides near-ties. It follows from the decision id, which is in the
+// record, so that the choice can be recomputed; and the id is random, so that
+// a caller cannot choose its replica.
+func (x *exchange) seed() uint64 {
+	sum := sha256.Sum256([]byte(x.id))
+	return binary.LittleEndian.Uint64(sum[:8]) + uint64(x.attempt)
+}
+
+// affinity keeps a conversation together where residency cannot: a digest of
+// the namespace and the first user turn, not of the system prompt that many
+// share. It is equal on every gateway and never logged.
+func (x *exchange) affinity() [32]byte {
+	if len(x.tokens.firstTurn) == 0 {
+		return [32]byte{}
+	}
+	h := sha256.New()
+	h.Write([]byte(x.model.Served))
+	h.Write([]byte{0})
+	h.Write([]byte(x.domain))
+	h.Write([]byte{0})
+	for _, t := range x.tokens.firstTurn {
+		var b [4]byte
+		binary.LittleEndian.PutUint32(b[:], t)
+		h.Write(b[:])
+	}
+	return [32]byte(h.Sum(nil))
+}
+
+// maxOutput is the most tokens the answer may have, or 0 where nobody said.
+func (x *exchange) maxOutput() int {
+	limit := int64(0)
+	for _, l := range []*int64{x.request.MaxTokens, x.decision.Limits.MaxOutputTokens} {
+		if l != nil && (limit == 0 || *l < limit) {
+			limit = *l
+		}
+	}
+	return int(limit)
+}
+
+// list answers GET /v1/models with what this principal may use: a model is
+// shown if policy would let the principal see it.
+func (x *exchange) list(ctx context.Context) error {
+	shown, err := x.permittedModels(ctx)
+	if err != nil {
+		return err
+	}
+	if err := x.write(ctx); err != nil {
+		return err
+	}
+	end := ended{status: statusOK, http: http.StatusOK}
+	if err := writeModels(x.w, shown); err != nil {
+		end = failed(errClientGone)
+	}
+	x.settle(ctx, end)
+	return nil
+}

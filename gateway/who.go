@@ -1,0 +1,78 @@
+package gateway
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+
+	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/routing/blockid"
+)
+
+// who authenticates the caller and finds its registration and tenant.
+func (x *exchange) who(ctx context.Context) error {
+	chain := x.g.Identity
+	chain.TenantOf = x.tenantOf
+	p, err := chain.Authenticate(ctx, x.r)
+	if err != nil {
+		return err
+	}
+	x.principal = p
+	x.w.Header().Set("Sallyport-Decision-Id", x.id)
+	return x.resolve()
+}
+
+// resolve finds what the current policy's data says of the caller.
+func (x *exchange) resolve() error {
+	p := x.principal
+	x.subject = p.Subject
+	if p.Subject == "" {
+		x.subject = p.Workload
+	}
+	reg, registered := x.snap.Registration(p.Workload, p.Issuer, p.ClientID)
+	switch {
+	case !registered && p.Tenant == "":
+		return fmt.Errorf("%w: %s", errNotRegistered, p.Workload)
+	case registered && p.Tenant != "" && reg.Tenant != p.Tenant:
+		// The issuer says one tenant, our own register another.
+		return fmt.Errorf("%w: %s belongs to %s", errNotRegistered, reg.Name, reg.Tenant)
+	case registered:
+		x.registration = reg
+		x.principal.Tenant = reg.Tenant
+		if reg.Kind != "" {
+			x.principal.Kind = identity.Kind(reg.Kind)
+		}
+	}
+	x.tenant, _ = x.snap.Tenant(x.principal.Tenant) // an unknown tenant has no right: policy says so
+	if x.tenant.SubjectMode == "pseudonym" {
+		x.subject = x.g.pseudonym(x.principal)
+	}
+	return nil
+}
+
+// tenantOf names the tenant of a caller known by SPIFFE ID, so that a client
+// certificate and a token can be held against each other.
+func (x *exchange) tenantOf(p identity.Principal) string {
+	if p.Tenant != "" {
+		return p.Tenant
+	}
+	reg, _ := x.snap.Registration(p.Workload, p.Issuer, p.ClientID)
+	return reg.Tenant
+}
+
+// pseudonym replaces a subject by a keyed hash of it, one per tenant and issuer.
+func (g *Gateway) pseudonym(p identity.Principal) string {
+	key := g.derive("pseudonym", p.Tenant)
+	mac := hmac.New(sha256.New, key[:])
+	mac.Write(blockid.LenPrefix(p.Issuer, p.Subject))
+	return "p:" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)[:18])
+}
+
+// derive makes a key for one purpose from the gateway's secret.
+func (g *Gateway) derive(purpose ...string) [32]byte {
+	mac := hmac.New(sha256.New, g.Secret[:])
+	mac.Write(blockid.LenPrefix(purpose...))
+	return [32]byte(mac.Sum(nil))
+}

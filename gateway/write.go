@@ -1,0 +1,182 @@
+package gateway
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"crypto/hmac"
+	"crypto/sha256"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/gateway/classify"
+)
+
+// Status of a decision record.
+const (
+	statusAllowed = "allowed"
+	statusDenied  = "denied"
+)
+
+// write puts the decision into the log and returns once it is as durable as the
+// decision asks. After an error nothing may be forwarded.
+func (x *exchange) write(ctx context.Context) error {
+	rec := x.record()
+	rec.Status, rec.Reason, rec.Placement = statusAllowed, x.reason, x.placement()
+	rec.Durability = x.durability()
+	if err := x.append(ctx, rec); err != nil {
+		if x.reservation != nil {
+			x.reservation.Release()
+		}
+		x.recorded = true // as far as it can be: the log itself owes the outcome
+		return err
+	}
+	x.recorded, x.decided = true, rec.Attempt
+	return nil
+}
+
+// durability is what policy asks for, but no less than the configuration does.
+func (x *exchange) durability() audit.Durability {
+	asked, least := audit.Durability(x.decision.Durability), x.g.Durability
+	switch {
+	case asked == audit.Strict2 || least == audit.Strict2:
+		return audit.Strict2
+	case asked == audit.Bounded && least == audit.Bounded:
+		return audit.Bounded
+	default:
+		return audit.Strict
+	}
+}
+
+// writeRefusal puts a refusal into the log. The caller is refused even if that
+// fails; what cannot be recorded is at least not done.
+func (x *exchange) writeRefusal(ctx context.Context, f *Fault) {
+	rec := x.record()
+	rec.Status, rec.Reason, rec.HTTP = statusDenied, f.Reason, f.Status
+	rec.Durability = audit.Strict
+	if f.Err != nil {
+		rec.Detail = detail(f)
+	}
+	if err := x.append(context.WithoutCancel(ctx), rec); err != nil {
+		x.g.Logger.Error("refusal not recorded", "decision_id", x.id, "reason", f.Reason, "error", err)
+	}
+}
+
+// detail is the cause of a refusal as far as it comes from our own code or from
+// policy. What the decoder says names fields of the caller and is bounded there.
+func detail(f *Fault) string {
+	const most = 256
+	s := f.Err.Error()
+	if len(s) > most {
+		s = s[:most]
+	}
+	return s
+}
+
+func (x *exchange) append(ctx context.Context, rec *audit.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, x.g.AppendTimeout)
+	defer cancel()
+	began := time.Now()
+	_, err := x.g.Log.Append(ctx, rec)
+	x.g.metrics.appended(ctx, time.Since(began), err)
+	if err != nil && x.r.Context().Err() != nil {
+		return fmt.Errorf("%w: %w", errClientGone, err)
+	}
+	return err
+}
+
+// record is everything that is known of the request so far.
+func (x *exchange) record() *audit.Record {
+	self := x.g.Self
+	rec := &audit.Record{
+		V: audit.Version, Kind: audit.KindDecision, ID: x.id, Gateway: &self, Attempt: x.decided + 1,
+		Caller: x.caller(),
+		Class:  &audit.Class{Name: x.class.String(), Mismatch: x.mismatch, Table: classify.Table},
+		Label:  &audit.Label{Level: x.label.Level.String(), Rank: x.label.Level.Rank()},
+		Request: &audit.Request{
+			Operation: x.op.Name, BodyBytes: len(x.body),
+			PromptTokens: x.tokens.count, PromptBasis: x.tokens.basis,
+		},
+		Policy:   &audit.Policy{Revision: x.snap.Revision(), Digest: x.snap.Digest()},
+		Decision: json.RawMessage("null"),
+	}
+	for _, f := range x.facts {
+		rec.Class.Facts = append(rec.Class.Facts, string(f))
+	}
+	for _, c := range x.label.Categories {
+		rec.Label.Categories = append(rec.Label.Categories, string(c))
+	}
+	for _, s := range x.label.Sources {
+		rec.Label.Sources = append(rec.Label.Sources, audit.LabelSource{Source: string(s.Source), Level: s.Level.String(), Detail: s.Detail})
+	}
+	if x.request != nil {
+		rec.Request.Model, rec.Request.Served, rec.Request.Stream = bounded(x.request.Model), x.model.Served, x.request.Stream
+		rec.Request.Removed, rec.Request.PromptMAC = x.request.Removed, x.promptMAC()
+	}
+	if ev := x.evaluation; ev.InputJSON != nil {
+		rec.Policy.Rules, rec.Policy.EvalUS, rec.Policy.ShadowDiff = ev.Rules, ev.Elapsed.Microseconds(), ev.ShadowDiff
+		rec.Policy.Clamps = ev.Clamps
+		rec.Input = ev.InputJSON
+		if ev.DecisionJSON != nil {
+			rec.Decision = ev.DecisionJSON
+		}
+	}
+	return rec
+}
+
+// bounded cuts what a caller chose to a length that a log can bear.
+func bounded(s string) string { return s[:min(len(s), 256)] }
+
+func (x *exchange) caller() *audit.Caller {
+	p := x.principal
+	mode := x.tenant.SubjectMode
+	if mode == "" {
+		mode = "clear"
+	}
+	c := &audit.Caller{
+		Mode: mode, Ref: x.subject, Tenant: p.Tenant, Kind: string(p.Kind), Method: string(p.Method), Issuer: p.Issuer,
+		CredFP: p.Fingerprint, Workload: p.Workload, Registration: x.registration.Name,
+	}
+	for _, a := range p.Chain {
+		c.Chain = append(c.Chain, audit.Actor{Type: a.Type, Subject: a.Subject})
+	}
+	return c
+}
+
+// promptMAC lets an auditor with the key check that a record is about a prompt
+// that they hold. The key is the tenant's for the month.
+func (x *exchange) promptMAC() string {
+	key := x.g.derive("prompt", x.principal.Tenant, x.began.UTC().Format("2006-01"))
+	mac := hmac.New(sha256.New, key[:])
+	mac.Write(x.body)
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// placement is the choice of replica with the inputs it was made from.
+func (x *exchange) placement() *audit.Placement {
+	if x.reservation == nil {
+		return nil
+	}
+	p := x.reservation.Placement
+	out := &audit.Placement{
+		Strategy: string(p.Strategy), Basis: string(p.Basis), BasisReason: string(p.BasisReason),
+		Pool: p.Pool, Replica: p.ID, Epoch: p.Epoch, Seed: p.Seed,
+		PredictedCached: p.Predicted, BlockSize: p.BlockSize, Blocks: p.Blocks, EventLagMS: p.LagMS,
+		ChosenBecause: string(p.ChosenBecause), Considered: p.Considered,
+		Excluded: make(map[string]int, len(p.Excluded)),
+	}
+	for reason, n := range p.Excluded {
+		out.Excluded[string(reason)] = n
+	}
+	for _, c := range p.Candidates {
+		out.Candidates = append(out.Candidates, audit.Candidate{
+			Replica: c.ID, Depth: c.Depth, Overlay: c.Overlay, Confidence: c.Confidence, Stream: c.Stream.String(),
+			Waiting: c.WaitingTokens, PrefillPS: c.PrefillPS, DecodeNS: c.DecodeNS,
+			KVFree: c.KVFree, KVTotal: c.KVTotal, Running: c.Running, Load: c.Load,
+			CostNS: c.CostNS, OverBound: c.OverBound, PreferPenalty: c.PenaltyNS,
+		})
+	}
+	return out
+}
