@@ -137,18 +137,18 @@ func TestAHerdOfTokensMakesOneFetch(t *testing.T) {
 		<-arrived
 		w.Write(set)
 	})
-	var running, refused sync.WaitGroup
+	var running, started sync.WaitGroup
 	var failures atomic.Int32
-	refused.Add(herd)
+	started.Add(herd)
 	for range herd {
 		running.Go(func() {
-			refused.Done()
+			started.Done()
 			if _, err := v.Verify(t.Context(), token); err != nil {
 				failures.Add(1)
 			}
 		})
 	}
-	refused.Wait()
+	started.Wait()
 	time.AfterFunc(50*time.Millisecond, func() { close(arrived) })
 	running.Wait()
 	if fetches := idp.fetches.Load() - 1; fetches != 1 || failures.Load() != 0 {

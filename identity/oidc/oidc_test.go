@@ -34,7 +34,8 @@ var signing = sync.OnceValue(func() (k struct {
 	ec, ec2, ec384 *ecdsa.PrivateKey
 	rsa, weak      *rsa.PrivateKey
 	ed             ed25519.PrivateKey
-}) {
+},
+) {
 	must := func(err error) {
 		if err != nil {
 			panic(err)
@@ -188,7 +189,7 @@ func pemOf(public *rsa.PublicKey) []byte {
 }
 
 func malleate(token string) string {
-	text, signature, _ := cutLast(token)
+	text, signature := cutLast(token)
 	raw, err := base64.RawURLEncoding.DecodeString(signature)
 	if err != nil {
 		panic(err)
@@ -199,13 +200,13 @@ func malleate(token string) string {
 	return text + "." + b64(raw)
 }
 
-func cutLast(token string) (text, signature string, ok bool) {
+func cutLast(token string) (text, signature string) {
 	i := strings.LastIndexByte(token, '.')
-	return token[:i], token[i+1:], true
+	return token[:i], token[i+1:]
 }
 
 func withSignature(token string, signature []byte) string {
-	text, _, _ := cutLast(token)
+	text, _ := cutLast(token)
 	return text + "." + b64(signature)
 }
 
@@ -321,7 +322,7 @@ func TestHostileTokens(t *testing.T) {
 		{"59 JKU", func(d *draft) { d.header["JKU"] = "https://evil.test" }, nil, `"jku" in another spelling`},
 		{"60 five actors", func(d *draft) { d.claims["act"] = actors("a", "b", "c", "d", "e") }, nil, "more than 4 actors"},
 		{"61 an actor without a name", func(d *draft) { d.claims["act"] = object{"iss": "x"} }, nil, "actor without a name"},
-		{"62 no signature", func(*draft) {}, func(s string) string { text, _, _ := cutLast(s); return text + "." }, "not three parts"},
+		{"62 no signature", func(*draft) {}, func(s string) string { text, _ := cutLast(s); return text + "." }, "not three parts"},
 		{"63 thousands of claims", func(d *draft) { d.rawClaims = insert(d.claims, `"x":[`+strings.Repeat("1,", 2000)+"1]") }, nil, "more than 512"},
 	} {
 		d := newDraft(idp.URL)
@@ -401,7 +402,7 @@ func TestACurveMustBeTheAlgorithms(t *testing.T) {
 	v := newVerifier(t, nil, config)
 	d := newDraft(idp.URL)
 	d.header["alg"] = "ES384"
-	text, _, _ := cutLast(d.sign(t))
+	text, _ := cutLast(d.sign(t))
 	digest := sha512.Sum384([]byte(text))
 	r, s, err := ecdsa.Sign(rand.Reader, k.ec, digest[:])
 	if err != nil {

@@ -182,7 +182,7 @@ func TestTheAuthorityServesTheWholeWorkloadAPI(t *testing.T) {
 
 func TestAnSVIDIsReplacedAtHalfItsLife(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t, time.Second)
+	a := newAuthority(t, 2*time.Second)
 	source := newSource(t, a, "/a")
 	first, err := source.GetX509SVID()
 	if err != nil {

@@ -311,7 +311,7 @@ func TestRotationEndsNoStream(t *testing.T) {
 
 func TestAnOutageLongerThanAnSVIDIsNoticedAndOver(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t, 1500*time.Millisecond)
+	a := newAuthority(t, 2500*time.Millisecond)
 	gateway, relay := newSource(t, a, "/gateway"), newSource(t, a, "/relay")
 	url := serveTLS(t, workload.ServerConfig(relay, workload.ExactID(gateway.ID())), sayPeer)
 	want := workload.ExactID(relay.ID())
