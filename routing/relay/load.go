@@ -1,0 +1,153 @@
+package relay
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
+)
+
+// beyondLimit bounds the counters that an Ack names one by one. A ticket that
+// never arrived would otherwise hold back the contiguous counter for ever.
+const beyondLimit = 256
+
+// gatewayLog names a gateway: many processes may share a SPIFFE ID, but not a
+// log.
+type gatewayLog struct{ peer, log string }
+
+// load counts the work at the engine. All its numbers change under one lock, so
+// that a ticket is acknowledged exactly when its work is counted.
+type load struct {
+	mu       sync.Mutex
+	work     map[*work]struct{}
+	acks     map[gatewayLog]*acks
+	kvBlocks uint64
+}
+
+// work is one request at the engine.
+type work struct {
+	tokens   uint64 // of its prompt, estimated
+	stream   bool   // its first byte will show that its prefill is done
+	started  time.Time
+	answered bool
+}
+
+func newLoad() *load {
+	return &load{work: make(map[*work]struct{}), acks: make(map[gatewayLog]*acks)}
+}
+
+// estimateTokens is for a prompt that was not counted.
+func estimateTokens(bodyBytes int) uint64 { return uint64(bodyBytes+3) / 4 }
+
+// start counts a request and acknowledges its ticket.
+func (l *load) start(g gatewayLog, n uint64, w *work) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.work[w] = struct{}{}
+	l.ack(g, n)
+}
+
+// refuse acknowledges a ticket whose request was not forwarded.
+func (l *load) refuse(g gatewayLog, n uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ack(g, n)
+}
+
+func (l *load) ack(g gatewayLog, n uint64) {
+	a := l.acks[g]
+	if a == nil {
+		a = new(acks)
+		l.acks[g] = a
+	}
+	a.add(n)
+}
+
+// register begins the counters of a gateway process anew if it is not the one
+// that they belong to.
+func (l *load) register(g gatewayLog, process string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a := l.acks[g]; a == nil || a.process != process {
+		l.acks[g] = &acks{process: process}
+	}
+}
+
+// answer notes the first byte of the engine's answer.
+func (l *load) answer(w *work) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w.answered = true
+}
+
+func (l *load) end(w *work) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.work, w)
+}
+
+// scraped takes what the engine reported at a time. An engine in whose queue
+// nothing waits is working on everything it had been sent by then; that is how
+// the end of waiting shows for answers that come in one piece.
+func (l *load) scraped(at time.Time, m metrics) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.kvBlocks = m.usedBlocks()
+	if !m.hasWaiting || m.waiting > 0 {
+		return
+	}
+	for w := range l.work {
+		if !w.stream && w.started.Before(at) {
+			w.answered = true
+		}
+	}
+}
+
+// report is the load as subscriber g is told it.
+func (l *load) report(g gatewayLog) *residencyv1.Load {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := &residencyv1.Load{KvUsedBlocks: l.kvBlocks}
+	for w := range l.work {
+		if w.answered {
+			out.Running++
+		} else {
+			out.Waiting++
+			out.WaitingPrefillTokens += w.tokens
+		}
+	}
+	if a := l.acks[g]; a != nil {
+		out.Ack = &residencyv1.Ack{NContiguous: a.upTo, NBeyond: slices.Clone(a.beyond)}
+	} else {
+		out.Ack = new(residencyv1.Ack)
+	}
+	return out
+}
+
+// acks is which counters of one gateway process have been seen.
+type acks struct {
+	process string   // key id of its Watch
+	upTo    uint64   // all up to here
+	beyond  []uint64 // and these, ascending
+}
+
+func (a *acks) add(n uint64) {
+	if n <= a.upTo {
+		return
+	}
+	i, found := slices.BinarySearch(a.beyond, n)
+	if found {
+		return
+	}
+	a.beyond = slices.Insert(a.beyond, i, n)
+	if len(a.beyond) > beyondLimit {
+		a.upTo = a.beyond[0]
+	}
+	k := 0
+	for k < len(a.beyond) && a.beyond[k] <= a.upTo+1 {
+		a.upTo = max(a.upTo, a.beyond[k])
+		k++
+	}
+	a.beyond = slices.Delete(a.beyond, 0, k)
+}

@@ -1,0 +1,165 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// route is an inference route, method and path, as in a ticket's op.
+type route string
+
+// The routes that are forwarded.
+const (
+	chatRoute       route = "POST /v1/chat/completions"
+	completionRoute route = "POST /v1/completions"
+	responsesRoute  route = "POST /v1/responses"
+	embeddingsRoute route = "POST /v1/embeddings"
+)
+
+// probes builds, for each route, a request with this text that asks for the
+// least output.
+var probes = map[route]func(model, salt, text string) any{
+	chatRoute: func(model, salt, text string) any {
+		return map[string]any{
+			"model": model, "cache_salt": salt, "max_tokens": 1,
+			"messages": []any{map[string]any{"role": "user", "content": text}},
+		}
+	},
+	completionRoute: func(model, salt, text string) any {
+		return map[string]any{"model": model, "cache_salt": salt, "max_tokens": 1, "prompt": text}
+	},
+	responsesRoute: func(model, salt, text string) any {
+		return map[string]any{"model": model, "cache_salt": salt, "max_output_tokens": 1, "store": false, "input": text}
+	},
+	embeddingsRoute: func(model, salt, text string) any {
+		return map[string]any{"model": model, "cache_salt": salt, "input": text}
+	},
+}
+
+// path is the route's path.
+func (r route) path() string {
+	_, path, _ := strings.Cut(string(r), " ")
+	return path
+}
+
+// Why a route's isolation is not proven.
+var (
+	errNotIsolated = errors.New("another domain's prompt was a cache hit: the engine ignores the salt here")
+	errNoHit       = errors.New("the same domain's prompt was no cache hit, so nothing is shown")
+	errNoReport    = errors.New("the engine reports no cached_tokens, so nothing can be shown (vLLM: --enable-prompt-tokens-details)")
+	errShort       = errors.New("the prompt was too short for two blocks")
+)
+
+const (
+	probeTries   = 3
+	probeTimeout = 60 * time.Second
+	// probeBlock is the assumed block size where the engine tells none.
+	probeBlock = 64
+)
+
+// probe shows that the engine keeps two domains' caches apart on a route: the
+// same fresh prompt in domain a, then in b (no hit), then in a again (a hit,
+// or the lack of the former would mean nothing). The domains are new each time
+// and reserved: the salter does not know their salts, so their blocks are
+// reported to nobody.
+func probe(ctx context.Context, e *engine, s *salter, in *info, r route) error {
+	var err error
+	for range probeTries { // other work may have evicted the prompt meanwhile
+		if err = probeOnce(ctx, e, s, in, r); err == nil || !errors.Is(err, errNoHit) {
+			return err
+		}
+	}
+	return err
+}
+
+func probeOnce(ctx context.Context, e *engine, s *salter, in *info, r route) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	model, nonce := in.models[0], rand.Text()
+	a, b := s.secret("probe/a/"+nonce, model), s.secret("probe/b/"+nonce, model)
+	block := in.blockSize
+	if block == 0 {
+		block = probeBlock
+	}
+	text := nonsense(8 * block)
+	first, err := ask(ctx, e, r, model, a, text)
+	if err != nil {
+		return err
+	}
+	if first.prompt < 2*block+1 {
+		return fmt.Errorf("%w: %d tokens, blocks of %d", errShort, first.prompt, block)
+	}
+	other, err := ask(ctx, e, r, model, b, text)
+	if err != nil {
+		return err
+	}
+	again, err := ask(ctx, e, r, model, a, text)
+	switch {
+	case err != nil:
+		return err
+	case first.cached > 0 || other.cached > 0:
+		return errNotIsolated
+	case !again.reported:
+		return errNoReport
+	case again.cached < block:
+		return errNoHit
+	}
+	return nil
+}
+
+// nonsense is random text of about n characters that no cache has seen.
+func nonsense(n int) string {
+	var b strings.Builder
+	for b.Len() < n {
+		b.WriteString(strings.ToLower(rand.Text()[:5]))
+		b.WriteByte(' ')
+	}
+	return b.String()
+}
+
+// usage is what an answer says of its prompt. vLLM leaves out cached_tokens
+// where it is 0, so its absence shows nothing by itself.
+type usage struct {
+	prompt, cached int
+	reported       bool
+}
+
+// ask sends one probe.
+func ask(ctx context.Context, e *engine, r route, model, salt, text string) (usage, error) {
+	body, err := json.Marshal(probes[r](model, salt, text))
+	if err != nil {
+		return usage{}, fmt.Errorf("build probe: %w", err)
+	}
+	reply, err := e.call(ctx, http.MethodPost, r.path(), body)
+	if err != nil {
+		return usage{}, err
+	}
+	var answer struct {
+		Usage struct {
+			PromptTokens  int      `json:"prompt_tokens"`
+			PromptDetails *details `json:"prompt_tokens_details"`
+			InputTokens   int      `json:"input_tokens"`
+			InputDetails  *details `json:"input_tokens_details"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(reply, &answer); err != nil {
+		return usage{}, fmt.Errorf("probe answer: %w", err)
+	}
+	u := usage{prompt: max(answer.Usage.PromptTokens, answer.Usage.InputTokens)}
+	for _, d := range []*details{answer.Usage.PromptDetails, answer.Usage.InputDetails} {
+		if d != nil && d.CachedTokens != nil {
+			u.cached, u.reported = max(u.cached, *d.CachedTokens), true
+		}
+	}
+	return u, nil
+}
+
+type details struct {
+	CachedTokens *int `json:"cached_tokens"`
+}
