@@ -67,9 +67,10 @@ func (noDeadline) Done() <-chan struct{}       { return nil }
 func (noDeadline) Err() error                  { return nil }
 func (noDeadline) Value(any) any               { return nil }
 
-// killedAfter runs the child and kills it once it has run for a while. It
-// returns what the child was told is durable.
-func killedAfter(t *testing.T, dir string, d time.Duration) map[uint64]string {
+// killedAfter runs the child and kills it after a while, counted from when it
+// has opened the log or, to hit recovery too, from its start. It returns what
+// the child was told is durable.
+func killedAfter(t *testing.T, dir string, fromStart bool, d time.Duration) map[uint64]string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+dir)
@@ -81,11 +82,16 @@ func killedAfter(t *testing.T, dir string, d time.Duration) map[uint64]string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	if fromStart {
+		time.AfterFunc(d, func() { cmd.Process.Kill() })
+	}
 	acked := make(map[uint64]string)
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		if lines.Text() == "open" {
-			time.AfterFunc(d, func() { cmd.Process.Kill() })
+			if !fromStart {
+				time.AfterFunc(d, func() { cmd.Process.Kill() })
+			}
 			continue
 		}
 		index, id, ok := strings.Cut(lines.Text(), " ")
@@ -116,22 +122,21 @@ func TestNothingAcknowledgedIsLostToKill(t *testing.T) {
 	}
 	cfg := Config{Dir: filepath.Join(dir, "log"), Key: key}
 	acked := make(map[uint64]string)
-	for range rounds {
+	for i := range rounds {
 		wait := time.Duration(rand.Int64N(int64(120 * time.Millisecond)))
-		for index, id := range killedAfter(t, dir, wait) {
+		for index, id := range killedAfter(t, dir, i%2 == 1, wait) {
 			acked[index] = id
 		}
-		for e, err := range Read(cfg.Dir, 0) {
+		for _, err := range Read(cfg.Dir, 0) {
 			if err != nil {
 				t.Fatalf("log cannot be read before it is recovered: %v", err)
 			}
-			_ = e
 		}
 	}
 	l := mustOpen(t, Config{Dir: cfg.Dir, Key: key, SegmentBytes: minSegmentBytes})
 	mustClose(t, l)
 	report := mustVerify(t, cfg)
-	if report.Boots != rounds+1 || report.Unresolved != 0 {
+	if report.Boots < rounds/2+1 || report.Unresolved != 0 {
 		t.Errorf("%d boots, %d unresolved decisions after %d kills", report.Boots, report.Unresolved, rounds)
 	}
 	rs := records(t, cfg.Dir)
@@ -255,7 +260,7 @@ func TestTornTailIsCutAtEveryByte(t *testing.T) {
 	}
 	for cut := at.offset; cut <= after.offset; cut++ {
 		// Both ends that a torn write can have: zeros, and the end of the file.
-		for _, size := range []int64{cut, int64(len(whole))} {
+		for _, size := range []int64{cut, after.offset + 4096} {
 			torn := make([]byte, size)
 			copy(torn, whole[:cut])
 			if err := os.WriteFile(path, torn, 0o600); err != nil {

@@ -20,7 +20,7 @@ type disk struct {
 	failWrite error         // the next write of records fails half way, once
 	full      bool          // no file can be created
 	stall     chan struct{} // while set, syncs wait until it is closed
-	afterFail atomic.Int32 // writes and syncs of a file that had failed
+	afterFail atomic.Int32  // writes and syncs of a file that had failed
 }
 
 func (d *disk) create(path string) (segmentFile, error) {

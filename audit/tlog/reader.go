@@ -58,7 +58,7 @@ func openSegmentAt(dir string, at position) (*segmentReader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open segment: %w", err)
 	}
-	in := bufio.NewReaderSize(io.NewSectionReader(f, at.offset, math.MaxInt64-at.offset), 4*(frameHead+maxPayload))
+	in := bufio.NewReaderSize(io.NewSectionReader(f, at.offset, math.MaxInt64-at.offset), 1<<17)
 	return &segmentReader{file: f, in: in, pos: at}, nil
 }
 

@@ -2,12 +2,14 @@ package tlog
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -284,9 +286,9 @@ func signedBy(key note.Verifier, b *batch) bool {
 // checkpoint is a verified signed note over a tree. The zero value is that of
 // the empty tree, which every log extends.
 type checkpoint struct {
-	size uint64
-	root tlog.Hash
-	note []byte
+	origin string
+	size   uint64
+	root   tlog.Hash
 }
 
 const checkpointFile = "checkpoint"
@@ -326,21 +328,37 @@ func parseCheckpoint(text []byte, key note.Verifier) (checkpoint, error) {
 	if err != nil {
 		return bad(BadCheckpoint, "%v", err)
 	}
-	origin, rest, _ := bytes.Cut([]byte(signed.Text), []byte("\n"))
-	if string(origin) != key.Name() {
-		return bad(OriginMismatch, "of log %q, not %q", origin, key.Name())
+	for _, sig := range signed.Sigs {
+		// Package note ignores the spare bits of the last digit.
+		if _, err := base64.StdEncoding.Strict().DecodeString(sig.Base64); err != nil {
+			return bad(BadCheckpoint, "%v", err)
+		}
 	}
-	size, rest, _ := bytes.Cut(rest, []byte("\n"))
-	root, _, _ := bytes.Cut(rest, []byte("\n"))
-	var cp checkpoint
-	if _, err := fmt.Sscan(string(size), &cp.size); err != nil {
-		return bad(BadCheckpoint, "tree size: %v", err)
+	cp, err := parseTree(text)
+	switch {
+	case err != nil:
+		return bad(BadCheckpoint, "%v", err)
+	case cp.origin != key.Name():
+		return bad(OriginMismatch, "of log %q, not %q", cp.origin, key.Name())
 	}
-	if cp.root, err = tlog.ParseHash(string(root)); err != nil {
-		return bad(BadCheckpoint, "root: %v", err)
-	}
-	cp.note = text
 	return cp, nil
+}
+
+// parseTree reads a checkpoint without verifying it.
+func parseTree(text []byte) (checkpoint, error) {
+	lines := bytes.SplitN(text, []byte("\n"), 4)
+	if len(lines) < 4 {
+		return checkpoint{}, errors.New("checkpoint of fewer than three lines")
+	}
+	size, err := strconv.ParseUint(string(lines[1]), 10, maxTreeHeight)
+	if err != nil {
+		return checkpoint{}, fmt.Errorf("checkpoint's tree size: %w", err)
+	}
+	root, err := tlog.ParseHash(string(lines[2]))
+	if err != nil {
+		return checkpoint{}, fmt.Errorf("checkpoint's root: %w", err)
+	}
+	return checkpoint{origin: string(lines[0]), size: size, root: root}, nil
 }
 
 // signCheckpoint is the inverse of parseCheckpoint.

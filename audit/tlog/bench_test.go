@@ -1,0 +1,123 @@
+package tlog
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// cpuTime is what this process has used, in user and system mode.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func BenchmarkAppend(b *testing.B) {
+	pool := make([]*audit.Record, 4096)
+	for i := range pool {
+		pool[i] = decision(i)
+	}
+	for _, writers := range []int{1, 16, 64, 256} {
+		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
+			cfg := testConfig(b, testKey(b))
+			cfg.SegmentBytes = 64 << 20
+			l := mustOpen(b, cfg)
+			took := make([]time.Duration, b.N)
+			var next atomic.Int64
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			cpu := cpuTime()
+			for range writers {
+				wg.Go(func() {
+					for {
+						i := int(next.Add(1)) - 1
+						if i >= b.N {
+							return
+						}
+						r := *pool[i%len(pool)]
+						start := time.Now()
+						if _, err := l.Append(b.Context(), &r); err != nil {
+							b.Error(err)
+							return
+						}
+						took[i] = time.Since(start)
+					}
+				})
+			}
+			wg.Wait()
+			b.StopTimer()
+			b.ReportMetric(float64((cpuTime()-cpu).Microseconds())/float64(b.N), "cpu-µs/record")
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+			slices.Sort(took)
+			b.ReportMetric(float64(took[b.N/2].Microseconds()), "p50-µs")
+			b.ReportMetric(float64(took[b.N*99/100].Microseconds()), "p99-µs")
+		})
+	}
+}
+
+// benchLog is a closed log of n decisions, in batches of about size.
+func benchLog(b *testing.B, n, size int) Config {
+	cfg := testConfig(b, testKey(b))
+	cfg.SegmentBytes = 64 << 20
+	l := mustOpen(b, cfg)
+	var wg sync.WaitGroup
+	for w := range size {
+		wg.Go(func() {
+			for i := w; i < n; i += size {
+				if _, err := l.Append(b.Context(), decision(i)); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	mustClose(b, l)
+	return cfg
+}
+
+func BenchmarkVerify(b *testing.B) {
+	for _, size := range []int{1, 64} {
+		b.Run(fmt.Sprintf("writers=%d", size), func(b *testing.B) {
+			const n = 20000
+			cfg := benchLog(b, n, size)
+			var bytes int64
+			for e, err := range Read(cfg.Dir, 0) {
+				if err != nil {
+					b.Fatal(err)
+				}
+				bytes += int64(len(e.Leaf))
+			}
+			b.SetBytes(bytes)
+			cpu := cpuTime()
+			for b.Loop() {
+				report, err := Verify(cfg.Dir, cfg.Key.Verifier(), VerifyOptions{})
+				if err != nil || !report.OK() {
+					b.Fatal(report, err)
+				}
+			}
+			b.ReportMetric(float64((cpuTime()-cpu).Nanoseconds())/float64(b.N)/n, "cpu-ns/record")
+			b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "records/s")
+		})
+	}
+}
+
+func BenchmarkRecover(b *testing.B) {
+	const n = 20000
+	cfg := benchLog(b, n, 64)
+	for b.Loop() {
+		if _, err := recoverLog(cfg.Dir, cfg.Key); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "records/s")
+}
