@@ -335,6 +335,12 @@ func TestCloseEndsEverything(t *testing.T) {
 			t.Errorf("ended with %v, want that it was closed", err)
 		}
 	}
+	if err := half.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, half); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("a connection in its handshake outlived the listener")
+	}
 	if err := errors.Join(p.Close(), s.Close(), dealer.Close(), half.Close()); err != nil {
 		t.Error(err)
 	}
