@@ -24,6 +24,9 @@ import (
 // maxBundle bounds a bundle, packed and unpacked, in bytes.
 const maxBundle = 64 << 20
 
+// signaturesFile is where OPA looks for a bundle's signature.
+const signaturesFile = ".signatures.json"
+
 // files is a bundle as it was read: slash-separated path → content. Every kind
 // of source becomes one, and the digest, the signature check and the compiler
 // all see the same bytes.
@@ -97,7 +100,7 @@ func readTarball(r io.Reader) (files, error) {
 			return nil, fmt.Errorf("read bundle: %q is not a regular file", header.Name)
 		}
 		name := path.Clean(strings.TrimPrefix(header.Name, "/"))
-		if !fs.ValidPath(name) {
+		if name == "." || !fs.ValidPath(name) {
 			return nil, fmt.Errorf("read bundle: bad name %q", header.Name)
 		}
 		if _, twice := f[name]; twice {
@@ -114,7 +117,7 @@ func readTarball(r io.Reader) (files, error) {
 func isBundleFile(name string) bool {
 	base := path.Base(name)
 	switch base {
-	case "data.json", "data.yaml", "data.yml", ".manifest", ".signatures.json":
+	case "data.json", "data.yaml", "data.yml", bundle.ManifestExt, signaturesFile:
 		return true
 	}
 	return path.Ext(base) == ".rego" && !strings.HasPrefix(base, ".")
@@ -132,7 +135,7 @@ func (f files) digest() string {
 		h.Write(b)
 	}
 	for _, name := range sortedKeys(f) {
-		if name == bundle.SignaturesFile {
+		if name == signaturesFile {
 			continue
 		}
 		write([]byte(name))

@@ -21,28 +21,29 @@ type Data struct {
 	Exemptions map[string]Exemption    `json:"exemptions"`
 }
 
-// Tenant is what one tenant may do. An empty LabelMax is restricted, an empty
-// CacheDomain tenant, an empty Durability strict, an empty SubjectMode clear.
+// Tenant is what one tenant may do. In a [Snapshot] no field is empty but Region
+// and Residency: one that a bundle leaves out has its default.
 type Tenant struct {
 	ID                 string           `json:"-"`
 	LabelDefault       string           `json:"label_default"`
-	LabelMax           string           `json:"label_max"`
+	LabelMax           string           `json:"label_max"` // default restricted
 	Models             []string         `json:"models"`
 	Classes            map[string]Grant `json:"classes"`
-	FactsDeny          []string         `json:"facts_deny"` // refused unless an exemption in force names the fact
-	CacheDomain        string           `json:"cache_domain"`
-	Durability         string           `json:"durability"`
-	SubjectMode        string           `json:"subject_mode"` // clear or pseudonym
+	FactsDeny          []string         `json:"facts_deny"`   // refused unless an exemption in force names the fact
+	CacheDomain        string           `json:"cache_domain"` // default tenant
+	Durability         string           `json:"durability"`   // default strict
+	SubjectMode        string           `json:"subject_mode"` // clear (default) or pseudonym
 	MaxOutputTokens    *int64           `json:"max_output_tokens"`
 	ToolsAllow         []string         `json:"tools_allow"` // nil: no restriction
 	ExposeCachedTokens bool             `json:"expose_cached_tokens"`
 	Region             string           `json:"region"`        // preferred
 	Residency          string           `json:"residency"`     // the only region that may serve
-	ReauthorizeS       int64            `json:"reauthorize_s"` // seconds
+	ReauthorizeS       int64            `json:"reauthorize_s"` // seconds, default 300
 	Extra              map[string]any   `json:"extra"`
 }
 
-// Route is where requests go and how they are placed there.
+// Route is where requests go and how they are placed there. CacheDomain and
+// Durability default to the tenant's.
 type Route struct {
 	Pools       []string `json:"pools"` // in order of preference
 	Strategy    string   `json:"strategy"`
@@ -52,7 +53,7 @@ type Route struct {
 }
 
 // Grant permits one class. Labels replaces the route for a request of exactly
-// that label.
+// that label; in a [Snapshot] it has all four.
 type Grant struct {
 	Route  `json:",inline"`
 	Scopes []string         `json:"scopes"` // the caller must hold all

@@ -42,7 +42,7 @@ func Build(w io.Writer, layers []fs.FS, revision, signingKeyFile string) error {
 	if err := f.setRevision(revision); err != nil {
 		return err
 	}
-	delete(f, bundle.SignaturesFile)
+	delete(f, signaturesFile)
 	if signingKeyFile != "" {
 		if err := f.sign(signingKeyFile); err != nil {
 			return err
@@ -108,7 +108,7 @@ func (f files) sign(keyFile string) error {
 	if err != nil {
 		return fmt.Errorf("sign bundle: %w", err)
 	}
-	f[bundle.SignaturesFile] = content
+	f[signaturesFile] = content
 	return nil
 }
 

@@ -59,7 +59,7 @@ func compile(ctx context.Context, b *bundle.Bundle, digest string) (*Snapshot, e
 	if err := refuseConflicts(compiler, b.Data); err != nil {
 		return nil, err
 	}
-	registry, err := loadRegistry(b.Data)
+	registry, err := loadData(b.Data)
 	if err != nil {
 		return nil, err
 	}
@@ -152,14 +152,20 @@ func refuseConflicts(c *ast.Compiler, data map[string]any) error {
 	return nil
 }
 
-func loadRegistry(data map[string]any) (*registry, error) {
-	d, err := parseData(data["sallyport"])
+// loadData reads data.sallyport, and replaces it in data by what Rego is to read:
+// the same with its defaults filled in.
+func loadData(data map[string]any) (*registry, error) {
+	written, err := parseData(data["sallyport"])
 	if err != nil {
 		return nil, err
 	}
+	d := withDefaults(written)
 	r, err := newRegistry(d)
 	if err != nil {
 		return nil, fmt.Errorf("data.sallyport: %w", err)
+	}
+	if data["sallyport"], err = d.document(); err != nil {
+		return nil, err
 	}
 	return r, nil
 }

@@ -5,6 +5,9 @@
 #   the input document (schema/input.json) and the bundle's data
 #   (schema/data.json). It only ever allows what the data grants; all else is
 #   the refusal at the end. Each lookup is bound once and followed from there.
+#
+#   Fields that the data leaves out have their defaults by the time they are
+#   read here, and every grant has a route for each of the four labels.
 # schemas:
 #   - input: schema.input
 package sallyport
@@ -44,7 +47,7 @@ default decision := {
 }
 
 # METADATA
-# description: The one rule that allows.
+# description: A request with content, for a class that the tenant is granted.
 # labels:
 #   id: allow.granted
 decision := {
@@ -52,101 +55,124 @@ decision := {
 	"reasons": ["class_granted"],
 	"pools": pools,
 	"strategy": route.strategy,
-	"prefer": {"region": object.get(tenant, "region", input.request.region), "warm": true},
-	"cache_domain": object.get(route, "cache_domain", object.get(tenant, "cache_domain", "tenant")),
-	"inspect": object.get(route, "inspect", {"request": [], "response": []}),
-	"tools_allow": tools,
-	"limits": {"max_output_tokens": object.get(tenant, "max_output_tokens", null)},
-	"durability": object.get(route, "durability", object.get(tenant, "durability", "strict")),
-	"expose_cached_tokens": object.get(tenant, "expose_cached_tokens", false),
-	"reauthorize_s": object.get(tenant, "reauthorize_s", 300),
+	"prefer": {"region": preferred(tenant), "warm": true},
+	"cache_domain": route.cache_domain,
+	"inspect": route.inspect,
+	"tools_allow": tenant.tools_allow,
+	"limits": {"max_output_tokens": tenant.max_output_tokens},
+	"durability": route.durability,
+	"expose_cached_tokens": tenant.expose_cached_tokens,
+	"reauthorize_s": tenant.reauthorize_s,
 } if {
-	tenant := data.sallyport.tenants[input.principal.tenant]
 	class := input.class.name
+	not class in {"discovery", "unclassified"}
+	request := input.request
+	request.operation != "models.list"
+	tenant := data.sallyport.tenants[input.principal.tenant]
 	grant := tenant.classes[class]
-	class != "unclassified"
-	operation_fits(class)
+
+	ranks := rank
 	level := input.label.level
-	input.label.rank == rank[level]
-	input.label.rank <= rank[object.get(tenant, "label_max", "restricted")]
-	route := object.get(object.get(grant, "labels", {}), level, grant)
-	model_permitted(tenant, class)
-	facts_permitted(tenant)
-	scopes_held(grant)
-	tools := object.get(tenant, "tools_allow", null)
-	tools_permitted(tools)
-	pools := [name | some name in route.pools; usable(name, class)]
-	count(pools) > 0
-} else := object.union(refusal, {"reasons": [reason | some reason in reasons]}) if {
-	count(reasons) > 0
+	need := input.label.rank
+	need == ranks[level]
+	need <= ranks[tenant.label_max]
+
+	model := request.model
+	model in tenant.models
+	served := data.sallyport.models[model]
+	not too_long(served)
+	denied_facts(tenant) == []
+	missing_scopes(grant) == []
+	denied_tools(tenant) == []
+
+	route := grant.labels[level]
+	all_pools := data.sallyport.pools
+	pools := [name |
+		some name in route.pools
+		pool := all_pools[name]
+		need <= ranks[pool.max_label]
+		class in pool.classes
+		model in pool.models
+	]
+	pools != []
 }
 
-# Discovery carries no content, so it needs no model and no class at the pool;
-# in return it is only ever the listing of models.
-operation_fits(class) if {
-	class == "discovery"
+# METADATA
+# description: |
+#   A listing of models. It carries no content, so it needs no model, and pools
+#   of every class and label may be listed.
+# labels:
+#   id: allow.listing
+else := {
+	"allow": true,
+	"reasons": ["class_granted"],
+	"pools": pools,
+	"strategy": route.strategy,
+	"prefer": {"region": preferred(tenant), "warm": true},
+	"cache_domain": route.cache_domain,
+	"inspect": route.inspect,
+	"tools_allow": tenant.tools_allow,
+	"limits": {"max_output_tokens": tenant.max_output_tokens},
+	"durability": route.durability,
+	"expose_cached_tokens": tenant.expose_cached_tokens,
+	"reauthorize_s": tenant.reauthorize_s,
+} if {
+	input.class.name == "discovery"
 	input.request.operation == "models.list"
+	tenant := data.sallyport.tenants[input.principal.tenant]
+	grant := tenant.classes.discovery
+	input.label.rank == rank[input.label.level]
+	input.label.rank <= rank[tenant.label_max]
+	denied_facts(tenant) == []
+	missing_scopes(grant) == []
+	denied_tools(tenant) == []
+	route := grant.labels[input.label.level]
+	pools := [name | some name in route.pools; data.sallyport.pools[name]]
+	pools != []
 }
 
-operation_fits(class) if {
-	class != "discovery"
-	input.request.operation != "models.list"
-}
-
-model_permitted(_, "discovery")
-
-model_permitted(tenant, class) if {
-	class != "discovery"
-	input.request.model in tenant.models
-	prompt_fits(data.sallyport.models[input.request.model])
+# METADATA
+# description: Everything else.
+# labels:
+#   id: refuse
+else := object.union(refusal, {"reasons": [reason | some reason in reasons]}) if {
+	count(reasons) > 0
 }
 
 # An estimate may be far above the truth, so only the engine's own count is
 # held against the window. A window of 0 is unknown.
-prompt_fits(_) if input.request.prompt_tokens_basis != "native"
-
-prompt_fits(model) if model.context_window == 0
-
-prompt_fits(model) if input.request.prompt_tokens <= model.context_window
-
-# A fact that a tenant denies needs an exemption in force that names it.
-facts_permitted(tenant) if {
-	denied := object.get(tenant, "facts_deny", [])
-	every fact in input.class.facts {
-		fact_permitted(fact, denied)
-	}
+too_long(model) if {
+	model.context_window != 0
+	input.request.prompt_tokens > model.context_window
+	input.request.prompt_tokens_basis == "native"
 }
 
-fact_permitted(fact, denied) if not fact in denied
+# Facts that the tenant denies and no exemption in force lifts.
+denied_facts(tenant) := [fact |
+	some fact in tenant.facts_deny
+	fact in input.class.facts
+	not fact in lifted_facts
+]
 
-fact_permitted(fact, _) if {
+lifted_facts contains fact if {
 	some id in input.exemptions
 	scope := data.sallyport.exemptions[id].scope
 	scope.tenant == input.principal.tenant
-	fact in scope.facts
+	some fact in scope.facts
 }
 
-scopes_held(grant) if {
-	every scope in object.get(grant, "scopes", []) {
-		scope in input.principal.scopes
-	}
-}
+missing_scopes(grant) := [scope |
+	some scope in grant.scopes
+	not scope in input.principal.scopes
+]
 
-tools_permitted(null)
+# A tenant without a list of tools takes any.
+denied_tools(tenant) := [tool |
+	some tool in input.request.tools
+	tenant.tools_allow != null
+	not tool in tenant.tools_allow
+]
 
-tools_permitted(tools) if {
-	is_array(tools)
-	every tool in input.request.tools {
-		tool in tools
-	}
-}
+preferred(tenant) := tenant.region if tenant.region != ""
 
-usable(name, "discovery") if data.sallyport.pools[name]
-
-usable(name, class) if {
-	class != "discovery"
-	pool := data.sallyport.pools[name]
-	class in pool.classes
-	input.label.rank <= rank[pool.max_label]
-	input.request.model in pool.models
-}
+else := input.request.region

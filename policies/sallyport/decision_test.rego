@@ -4,42 +4,51 @@ package sallyport_test
 
 import data.sallyport
 
+# The data is as the gateway lays it before Rego: defaults filled in, a route for
+# each label.
+general := {"pools": ["general"], "strategy": "probabilistic", "cache_domain": "tenant", "durability": "strict", "inspect": {"request": [], "response": []}}
+
+vault := {"pools": ["vault"], "strategy": "deterministic", "cache_domain": "conversation", "durability": "strict-2", "inspect": {"request": ["guard"], "response": ["guard"]}}
+
+both := object.union(general, {"pools": ["general", "vault"]})
+
+grant(route) := {
+	"scopes": [],
+	"labels": {level: route | some level in ["public", "internal", "confidential", "restricted"]},
+}
+
+plain_tenant := {
+	"label_default": "public",
+	"label_max": "restricted",
+	"models": ["small", "ghost"],
+	"classes": {"chat": grant(both)},
+	"facts_deny": [],
+	"tools_allow": null,
+	"max_output_tokens": null,
+	"expose_cached_tokens": false,
+	"region": "",
+	"reauthorize_s": 300,
+}
+
 tenants := {
-	"acme": {
-		"label_default": "internal",
+	"acme": object.union(plain_tenant, {
 		"label_max": "confidential",
 		"models": ["small"],
 		"classes": {
-			"discovery": {"pools": ["general", "vault"], "strategy": "probabilistic"},
-			"chat": {
-				"pools": ["general"],
-				"strategy": "probabilistic",
-				"labels": {"confidential": {
-					"pools": ["vault"],
-					"strategy": "deterministic",
-					"cache_domain": "conversation",
-					"durability": "strict-2",
-					"inspect": {"request": ["guard"], "response": ["guard"]},
-				}},
-			},
-			"embedding": {"pools": ["vault"], "strategy": "probabilistic", "scopes": ["embed"]},
-			"rag": {"pools": ["general", "vault"], "strategy": "deterministic"},
+			"discovery": grant(both),
+			"chat": object.union(grant(general), {"labels": {"confidential": vault}}),
+			"embedding": object.union(grant(vault), {"scopes": ["embed"]}),
+			"rag": grant(both),
 		},
 		"facts_deny": ["remote_url"],
 		"tools_allow": ["lookup"],
-		"cache_domain": "tenant",
-		"durability": "strict",
 		"max_output_tokens": 100,
 		"expose_cached_tokens": true,
 		"region": "eu-2",
 		"reauthorize_s": 120,
-	},
-	"plain": {
-		"label_default": "public",
-		"models": ["small", "ghost"],
-		"classes": {"chat": {"pools": ["general", "vault"], "strategy": "probabilistic"}},
-	},
-	"bare": {"label_default": "public"},
+	}),
+	"plain": plain_tenant,
+	"bare": object.remove(object.union(plain_tenant, {"models": []}), ["classes"]),
 }
 
 pools := {
@@ -97,7 +106,7 @@ test_granted_class_is_allowed_with_the_tenants_terms if {
 	}
 }
 
-test_terms_left_out_take_the_safe_default if {
+test_tenant_without_terms_is_allowed_with_the_defaults if {
 	answer(plain) == {
 		"allow": true,
 		"reasons": ["class_granted"],
@@ -151,7 +160,7 @@ test_tenant_without_classes_is_denied if denied({"principal": {"tenant": "bare"}
 test_unclassified_is_denied if denied({"class": {"name": "unclassified"}}, "unclassified")
 
 test_unclassified_is_denied_even_if_granted if {
-	generous := object.union(tenants, {"acme": {"classes": {"unclassified": {"pools": ["vault"], "strategy": "probabilistic"}}}})
+	generous := object.union(tenants, {"acme": {"classes": {"unclassified": grant(vault)}}})
 	decision := sallyport.decision with input as object.union(question, {"class": {"name": "unclassified"}})
 		with data.sallyport.tenants as generous
 		with data.sallyport.pools as pools
@@ -231,10 +240,11 @@ test_completion_cannot_pose_as_a_listing if denied({"class": {"name": "discovery
 
 test_listing_is_of_class_discovery if denied({"request": {"operation": "models.list"}}, "operation_mismatch")
 
-test_undefined_grant_terms_fall_back_to_the_default if {
-	malformed := {"acme": {"label_default": "internal", "models": ["small"], "classes": {"chat": {"pools": ["general"]}}}}
+test_grant_without_a_strategy_allows_nothing if {
+	chat := grant(object.remove(general, ["strategy"]))
+	acme := object.union(object.remove(plain_tenant, ["classes"]), {"classes": {"chat": chat}})
 	decision := sallyport.decision with input as question
-		with data.sallyport.tenants as malformed
+		with data.sallyport.tenants as {"acme": acme}
 		with data.sallyport.pools as pools
 		with data.sallyport.models as models
 	not decision.allow
