@@ -5,8 +5,17 @@ import "strings"
 // recordWords introduce a medical record number. Between two words may stand a
 // space, an underscore, a dash or nothing, as in medicalRecordNumber.
 var recordWords = [][]string{
-	{"mrn"}, {"medical", "record"}, {"med", "rec"}, {"patient", "id"}, {"patient", "number"}, {"patient", "no"},
-	{"hospital", "number"}, {"hospital", "id"}, {"health", "record"}, {"chart", "number"}, {"chart", "no"},
+	{"mrn"},
+	{"medical", "record"},
+	{"med", "rec"},
+	{"patient", "id"},
+	{"patient", "number"},
+	{"patient", "no"},
+	{"hospital", "number"},
+	{"hospital", "id"},
+	{"health", "record"},
+	{"chart", "number"},
+	{"chart", "no"},
 }
 
 // medicalRecord matches a number that such a word introduces or follows. Record
