@@ -19,6 +19,7 @@ type Config struct {
 	Listen      string        // host:port of the HTTP surface
 	Model       string        // served name
 	Prompt      *prompt.Model // tokenizer and chat template
+	EndToken    string        // special token that ends an answer; empty means <|im_end|>
 	Blocks      int           // capacity of the cache; 0 means 1024
 	BlockSize   int           // tokens in a block; 0 means 16
 	MaxModelLen int           // 0 means 8192 tokens, or the cache if that is smaller
@@ -35,6 +36,7 @@ type Config struct {
 // Engine is one running stand-in.
 type Engine struct {
 	cfg      Config
+	end      uint32 // id of the end token
 	http     net.Listener
 	pub      *kvevents.Publisher
 	replay   *kvevents.ReplayServer
@@ -55,7 +57,14 @@ func New(cfg Config) (*Engine, error) {
 	cfg.BlockSize = positive(cfg.BlockSize, 16)
 	cfg.MaxModelLen = min(positive(cfg.MaxModelLen, 8192), cfg.Blocks*cfg.BlockSize)
 	cfg.Timing = cfg.Timing.withDefaults()
-	e := &Engine{cfg: cfg, commands: make(chan func(*scheduler)), stopped: make(chan struct{})}
+	if cfg.EndToken == "" {
+		cfg.EndToken = "<|im_end|>"
+	}
+	end := cfg.Prompt.Encode(cfg.EndToken, true)
+	if len(end) != 1 {
+		return nil, fmt.Errorf("sim: %q is not one token of the model", cfg.EndToken)
+	}
+	e := &Engine{cfg: cfg, end: end[0], commands: make(chan func(*scheduler)), stopped: make(chan struct{})}
 	if err := e.bind(); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}

@@ -141,7 +141,7 @@ func (e *Engine) read(ctx context.Context, path string, body []byte) (*request, 
 	if err := req.answer(); err != nil {
 		return nil, err
 	}
-	req.plan = append(e.cfg.Prompt.Encode(req.said, true), e.cfg.Prompt.End())
+	req.plan = append(e.cfg.Prompt.Encode(req.said, true), e.end)
 	req.limit = len(req.plan)
 	for _, limit := range []*int{req.MaxTokens, req.MaxCompletionTokens} {
 		if limit != nil {
@@ -236,7 +236,7 @@ func (e *Engine) whole(w http.ResponseWriter, req *request, seq *sequence, next 
 
 // spoken drops the end token, which is generated and counted but not shown.
 func (e *Engine) spoken(ids []uint32) []uint32 {
-	if n := len(ids); n > 0 && ids[n-1] == e.cfg.Prompt.End() {
+	if n := len(ids); n > 0 && ids[n-1] == e.end {
 		return ids[:n-1]
 	}
 	return ids
@@ -273,7 +273,7 @@ func (e *Engine) stream(w http.ResponseWriter, req *request, seq *sequence, next
 			return
 		}
 		count, finish = count+1, em.last
-		if em.token != e.cfg.Prompt.End() {
+		if em.token != e.end {
 			pending = append(pending, em.token)
 		}
 		text := e.cfg.Prompt.Decode(pending)
