@@ -369,16 +369,28 @@ func filterTrim(r *run, v Value, args []Value) (Value, error) {
 	return strip(s, given(args[0], nil), true, true)
 }
 
-// strip is str.strip, lstrip or rstrip.
-func strip(s string, chars Value, left, right bool) (Value, error) {
-	drop := isSpace
-	if chars != nil {
-		set, ok := chars.(string)
-		if !ok {
-			return nil, errors.New("strip arg must be None or str")
-		}
-		drop = func(c rune) bool { return strings.ContainsRune(set, c) }
+// Strip is Python's str.strip, or lstrip or rstrip if only one side is asked
+// for.
+func Strip(s string, left, right bool) string {
+	if left {
+		s = strings.TrimLeftFunc(s, isSpace)
 	}
+	if right {
+		s = strings.TrimRightFunc(s, isSpace)
+	}
+	return s
+}
+
+// strip is Strip of the characters in chars, white space if that is nil.
+func strip(s string, chars Value, left, right bool) (Value, error) {
+	if chars == nil {
+		return Strip(s, left, right), nil
+	}
+	set, ok := chars.(string)
+	if !ok {
+		return nil, errors.New("strip arg must be None or str")
+	}
+	drop := func(c rune) bool { return strings.ContainsRune(set, c) }
 	if left {
 		s = strings.TrimLeftFunc(s, drop)
 	}

@@ -84,6 +84,9 @@ func (a *added) candidate(s string, i int) int {
 
 func (a *added) longest(s string, i int) (token, end int) {
 	token = -1
+	if len(a.nodes) == 0 {
+		return token, 0
+	}
 	at := int32(0)
 	for ; i < len(s); i++ {
 		if at = a.step(at, s[i]); at < 0 {

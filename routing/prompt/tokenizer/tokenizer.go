@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// ErrWordTooLong is returned for text with a single word (a run without a
+// ErrWordTooLong is the error of text with a single word (a run without a
 // place to cut) of more than MaxWord bytes, which would take too much memory
 // to merge.
 var ErrWordTooLong = errors.New("a word of the text is too long to encode")
@@ -63,26 +63,38 @@ func (t *Tokenizer) VocabSize() int { return len(t.tokens) }
 // spelled out in the text become their ids, which is what engines do with
 // rendered prompts; without, they are text like any other (added tokens that
 // are not special are found either way). Nothing is added before or after.
-//
-// Invalid UTF-8 is encoded byte by byte. The errors are ErrWordTooLong and
-// that of ctx.
-func (t *Tokenizer) AppendEncode(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+// Invalid UTF-8 is encoded byte by byte.
+func (t *Tokenizer) AppendEncode(dst []uint32, text string, special bool) []uint32 {
 	e := encoder{Tokenizer: t, special: special, dst: dst}
-	err := e.cut(ctx, text, &t.raw, e.segment)
+	if err := e.encode(text); err != nil {
+		panic(err) // not without stop
+	}
+	return e.dst
+}
+
+// AppendEncodeContext is AppendEncode for text from strangers: it looks at the
+// context on its way, and refuses with ErrWordTooLong what would take much
+// memory. The ids appended up to an error are a prefix of the text's.
+func (t *Tokenizer) AppendEncodeContext(ctx context.Context, dst []uint32, text string, special bool) ([]uint32, error) {
+	e := encoder{Tokenizer: t, special: special, dst: dst, stop: ctx.Err}
+	err := e.encode(text)
 	return e.dst, err
 }
 
-// encoder is one call of AppendEncode.
+// encoder is one encoding.
 type encoder struct {
 	*Tokenizer
 	special bool
 	dst     []uint32
 	words   int
+	stop    func() error // nil for no limits
 }
+
+func (e *encoder) encode(text string) error { return e.cut(text, &e.raw, e.segment) }
 
 // cut appends the ids of the added tokens in s and hands what is between them
 // to rest.
-func (e *encoder) cut(ctx context.Context, s string, tokens *added, rest func(context.Context, string) error) error {
+func (e *encoder) cut(s string, tokens *added, rest func(string) error) error {
 	start := 0
 	for from := 0; ; {
 		token, i, j := tokens.find(s, from)
@@ -91,7 +103,7 @@ func (e *encoder) cut(ctx context.Context, s string, tokens *added, rest func(co
 			continue
 		}
 		if i > start {
-			if err := rest(ctx, s[start:i]); err != nil {
+			if err := rest(s[start:i]); err != nil {
 				return err
 			}
 		}
@@ -103,58 +115,74 @@ func (e *encoder) cut(ctx context.Context, s string, tokens *added, rest func(co
 	}
 }
 
-func (e *encoder) segment(ctx context.Context, s string) error {
+func (e *encoder) segment(s string) error {
 	if e.normalize {
 		s = nfc(s)
 	}
-	return e.cut(ctx, s, &e.Tokenizer.normalized, e.plain)
+	return e.cut(s, &e.normalized, e.plain)
 }
 
 // plain appends the ids of text without added tokens.
-func (e *encoder) plain(ctx context.Context, s string) error {
+func (e *encoder) plain(s string) error {
 	for i := 0; i < len(s); {
 		j := e.word(e.classes, s, i)
-		if err := e.appendCached(ctx, s[i:j]); err != nil {
+		if err := e.check(j - i); err != nil {
 			return err
 		}
+		e.appendCached(s[i:j])
 		i = j
 	}
 	return nil
 }
 
-// ctxEvery is how many words are encoded between two looks at the context:
-// some tens of microseconds' work.
-const ctxEvery = 1024
+// stopEvery is how many words are encoded between two looks at stop: some
+// tens of microseconds' work.
+const stopEvery = 1024
 
-func (e *encoder) appendCached(ctx context.Context, w string) error {
-	if e.words++; e.words%ctxEvery == 0 {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
+func (e *encoder) check(word int) error {
+	if e.stop == nil {
+		return nil
 	}
+	if word > MaxWord {
+		return fmt.Errorf("%w: %d bytes", ErrWordTooLong, word)
+	}
+	if e.words++; e.words%stopEvery == 0 {
+		return e.stop()
+	}
+	return nil
+}
+
+func (e *encoder) appendCached(w string) {
 	if id, ok := e.vocab[w]; ok && (e.ignoreMerges || e.isWhole(id)) {
 		e.dst = append(e.dst, id)
-		return nil
+		return
 	}
 	if len(w) > cachedWord {
-		if len(w) > MaxWord {
-			return fmt.Errorf("%w: %d bytes", ErrWordTooLong, len(w))
-		}
 		e.dst = e.appendWord(e.dst, w)
-		return nil
+		return
 	}
 	slot, ids := e.cache.get(w)
 	if ids != nil {
 		e.dst = append(e.dst, ids...)
-		return nil
+		return
 	}
 	n := len(e.dst)
 	e.dst = e.appendWord(e.dst, w)
 	e.cache.put(slot, w, e.dst[n:])
-	return nil
 }
 
 func (t *Tokenizer) isWhole(id uint32) bool { return t.whole[id/64]&(1<<(id%64)) != 0 }
+
+// Added is the id of the added token content, if there is one.
+func (t *Tokenizer) Added(content string) (id uint32, ok bool) {
+	token, end := t.raw.longest(content, 0)
+	if token < 0 || end != len(content) {
+		if token, end = t.normalized.longest(content, 0); token < 0 || end != len(content) {
+			return 0, false
+		}
+	}
+	return t.added[token].id, true
+}
 
 // Decode is the text of ids, special tokens spelled out. The bytes are as they
 // are: where ids cut a character, the result is not valid UTF-8. Ids that the

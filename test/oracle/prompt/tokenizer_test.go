@@ -72,7 +72,7 @@ func compare(t *testing.T, file string) {
 	want := oracleIDs(t, file, texts)
 	differ := 0
 	for i, s := range texts {
-		got, err := tok.AppendEncode(t.Context(), nil, s, true)
+		got, err := tok.AppendEncodeContext(t.Context(), nil, s, true)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,134 @@
+// Package prompt turns the body of a request into the token ids that the
+// engine will make of it.
+//
+// Start at [Load] and [Model.Chat]. A model is a folder with tokenizer.json,
+// tokenizer_config.json and, if the template is not in the latter,
+// chat_template.jinja. A chat body goes through what vLLM does to it
+// (request.go), the model's chat template (package jinja) and its tokenizer
+// (package tokenizer).
+//
+// # Exact, or not at all
+//
+// Ids that differ from the engine's in one place predict cache hits that never
+// come, and nothing fails. So a model that uses anything not implemented does
+// not load, and a body whose prompt cannot be computed exactly (images, a
+// template of its own) is [ErrUnsupported]: the caller estimates instead and
+// says so. The reference is vLLM's OpenAI server with a text model and default
+// flags.
+package prompt
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/sallyport-ai/sallyport/routing/prompt/jinja"
+	"github.com/sallyport-ai/sallyport/routing/prompt/tokenizer"
+)
+
+// ErrUnsupported is in the chain of the errors about a body whose token ids
+// cannot be computed; its number of tokens can only be estimated.
+var ErrUnsupported = errors.New("prompt cannot be computed")
+
+// Model is a loaded model, for use by many goroutines.
+type Model struct {
+	tokenizer   *tokenizer.Tokenizer
+	template    *jinja.Template // nil if the model has none
+	parts       bool            // the template wants content as a list of parts
+	special     *jinja.Dict     // eos_token and its like, as template variables
+	fingerprint string
+}
+
+// Prompt is what the engine computes on.
+type Prompt struct {
+	Text string
+	IDs  []uint32
+
+	// FirstUserTurn is the ids of the first user message's text by itself (of
+	// its first 16 KiB), which stay the same while a conversation grows. For a
+	// completion it is the beginning of IDs.
+	FirstUserTurn []uint32
+}
+
+// Load reads the model in the folder dir.
+func Load(dir string) (*Model, error) {
+	m, err := LoadFS(os.DirFS(dir))
+	if err != nil {
+		return nil, fmt.Errorf("load model %s: %w", dir, err)
+	}
+	return m, nil
+}
+
+// The files of a model. Only the first must be there.
+const (
+	tokenizerFile = "tokenizer.json"
+	configFile    = "tokenizer_config.json"
+	templateFile  = "chat_template.jinja"
+)
+
+// LoadFS reads the model at the root of files.
+func LoadFS(files fs.FS) (*Model, error) {
+	data := map[string][]byte{}
+	digest := sha256.New()
+	for _, name := range []string{tokenizerFile, configFile, templateFile} {
+		b, err := fs.ReadFile(files, name)
+		if errors.Is(err, fs.ErrNotExist) && name != tokenizerFile {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		data[name] = b
+		var size [8]byte
+		binary.LittleEndian.PutUint64(size[:], uint64(len(b)))
+		digest.Write([]byte(name))
+		digest.Write(size[:])
+		digest.Write(b)
+	}
+	m := &Model{special: &jinja.Dict{}, fingerprint: hex.EncodeToString(digest.Sum(nil))}
+	var err error
+	if m.tokenizer, err = tokenizer.Parse(data[tokenizerFile]); err != nil {
+		return nil, err
+	}
+	source, err := m.configure(data[configFile])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", configFile, err)
+	}
+	if t, ok := data[templateFile]; ok {
+		source = string(t)
+	}
+	if source == "" {
+		return m, nil
+	}
+	if m.template, err = jinja.Parse(source); err != nil {
+		return nil, fmt.Errorf("chat template: %w", err)
+	}
+	m.parts = m.template.IteratesContent()
+	return m, nil
+}
+
+// Fingerprint is the hexadecimal SHA-256 over the model's files: two models
+// with the same one make the same prompts.
+func (m *Model) Fingerprint() string { return m.fingerprint }
+
+// VocabSize is the number of token ids.
+func (m *Model) VocabSize() int { return m.tokenizer.VocabSize() }
+
+// Encode is the ids of text; with special, special tokens spelled out in it
+// become their ids. It is meant for text of our own: it has no limits.
+func (m *Model) Encode(text string, special bool) []uint32 {
+	return m.AppendEncode(make([]uint32, 0, len(text)/3+8), text, special)
+}
+
+// AppendEncode is Encode, appending to dst.
+func (m *Model) AppendEncode(dst []uint32, text string, special bool) []uint32 {
+	return m.tokenizer.AppendEncode(dst, text, special)
+}
+
+// Decode is the text of ids, special tokens spelled out. Where ids cut a
+// character it is not valid UTF-8.
+func (m *Model) Decode(ids []uint32) string { return m.tokenizer.Decode(ids) }
