@@ -17,14 +17,26 @@
 // The relay reports the work of all gateways and acknowledges our tickets by
 // their counters. To its report the fleet adds what it dispatched itself and
 // the relay has not acknowledged, so nothing is counted twice or not at all.
+//
+// # Credit
+//
+// Residency counts only from a stream that is live and was heard of in the last
+// 3 s. Of a replica that is lost, what it held is kept for a minute, to be able
+// to say that a prompt's holder is down; it is never credited.
 package fleet
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/blockid"
+	"github.com/sallyport-ai/sallyport/routing/kvindex"
 )
 
 // Target is one configured replica.
@@ -47,7 +59,7 @@ type Config struct {
 	// PeerID returns the SPIFFE ID that the peer proved.
 	PeerID func(tls.ConnectionState) (string, error)
 	// IdentityError says whether a failed handshake failed because the peer
-	// proved an ID that TLS does not authorise.
+	// proved an ID that TLS does not authorise. nil: none did.
 	IdentityError func(error) bool
 
 	BlockKey [16]byte // random per process
@@ -59,39 +71,159 @@ type Config struct {
 	Settle     time.Duration // unready at most this long after Run begins; 0: 30 s
 }
 
-// Request is one attempt to place a request.
-type Request struct {
-	Pools       []string // permitted
-	Model       string   // served name
-	Adapter     string
-	Domain      string // cache domain
-	Operation   string // "POST /v1/chat/completions"; its isolation must be proven
-	Tokens      []uint32
-	TokensExact bool // Tokens are exactly what the engine will see
-	// PromptTokens is the length of the prompt where Tokens are not known;
-	// otherwise it is len(Tokens).
-	PromptTokens int
-	Affinity     [32]byte
-	Strategy     routing.Strategy
-	Seed         uint64
-	MaxOutput    int
-	Region       string // preferred
-	Warm         bool
-	Exclude      map[string]routing.Reason // replicas not to use, by ID: those already tried
+// Fleet is the replicas. Safe for concurrent use.
+type Fleet struct {
+	cfg   Config
+	key   blockid.Key
+	index *kvindex.Index
+	log   *slog.Logger
+
+	replicas []*replica            // in the order of Config.Targets
+	pools    map[string][]*replica // the same, by pool
+
+	// mu guards what follows and every field of a replica that says so. It is
+	// never held while waiting for anything.
+	mu      sync.Mutex
+	owners  []owner // by index ordinal
+	overlay overlay
+	rates   map[string]*rate // prefill rate by pool
+	started time.Time        // zero before Run
+	ready   bool
 }
 
-// Replica is the replica of a reservation.
-type Replica struct {
-	ID        string
-	Address   string
-	Pool      string
-	Epoch     string
-	BlockSize int
+// owner is the stream that an index ordinal belongs to; a nil replica: nobody's.
+type owner struct {
+	replica *replica
+	rank    int
 }
 
-// Result is how a reserved request ended.
-type Result struct {
-	PromptTokens int  // as the engine counted; 0 unknown
-	CachedTokens *int // nil where the engine does not say
-	Err          error
+// New returns the fleet of the targets in c; none is eligible before Run.
+func New(c Config) (*Fleet, error) {
+	if c.TLS == nil || c.PeerID == nil {
+		return nil, errors.New("fleet: TLS and PeerID are required")
+	}
+	if c.IdentityError == nil {
+		c.IdentityError = func(error) bool { return false }
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Settle <= 0 {
+		c.Settle = 30 * time.Second
+	}
+	index, err := kvindex.New(kvindex.Config{ByteBudget: c.IndexBytes, Replicas: 65536})
+	if err != nil {
+		return nil, fmt.Errorf("fleet: %w", err)
+	}
+	f := &Fleet{
+		cfg: c, key: c.BlockKey, index: index, log: c.Log,
+		pools: make(map[string][]*replica), rates: make(map[string]*rate),
+		overlay: overlay{by: make(map[overlayKey][]*flight)},
+	}
+	seen := make(map[string]bool)
+	for _, t := range c.Targets {
+		switch {
+		case t.Address == "" || t.Pool == "":
+			return nil, fmt.Errorf("fleet: replica %q of pool %q: address and pool are required", t.Address, t.Pool)
+		case t.ID == "" && len(t.Members) == 0:
+			return nil, fmt.Errorf("fleet: replica %s of pool %s: an id or the pool's members are required", t.Address, t.Pool)
+		case seen["address "+t.Address] || t.ID != "" && seen["id "+t.ID]:
+			return nil, fmt.Errorf("fleet: replica %s %s of pool %s is configured twice", t.Address, t.ID, t.Pool)
+		}
+		seen["address "+t.Address], seen["id "+t.ID] = true, true
+		if f.rates[t.Pool] == nil {
+			f.rates[t.Pool] = &rate{}
+		}
+		r := newReplica(t, f.rates[t.Pool])
+		f.replicas = append(f.replicas, r)
+		f.pools[t.Pool] = append(f.pools[t.Pool], r)
+	}
+	return f, nil
+}
+
+// Run keeps the replicas watched until ctx ends, and returns its error.
+func (f *Fleet) Run(ctx context.Context) error {
+	f.mu.Lock()
+	f.started = time.Now()
+	f.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, r := range f.replicas {
+		wg.Go(func() { f.keep(ctx, r) })
+	}
+	wg.Wait()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// ErrNotReady says that too few streams are live yet.
+var ErrNotReady = errors.New("residency streams are not live yet")
+
+// Ready is nil once 90 % of the replicas' streams are live or Settle has passed
+// since Run began, and stays so. Replicas refused for their identity have no
+// stream that could become live.
+func (f *Fleet) Ready() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ready {
+		return nil
+	}
+	if f.started.IsZero() {
+		return ErrNotReady
+	}
+	live, all := 0, 0
+	for _, r := range f.replicas {
+		if r.down == routing.SVIDMismatch || r.down == routing.NotPermitted {
+			continue
+		}
+		all++
+		if r.down == "" && r.settled() {
+			live++
+		}
+	}
+	if live*10 < all*9 && time.Since(f.started) < f.cfg.Settle {
+		return fmt.Errorf("%w: %d of %d", ErrNotReady, live, all)
+	}
+	f.ready = true
+	return nil
+}
+
+// ReportFailure says that a connection to the replica failed: because it
+// proved another identity, or for any other reason. The replica takes no
+// requests until it has proven its identity anew, or for a while that doubles
+// from 1 s to 30 s with each failure.
+func (f *Fleet) ReportFailure(replicaID string, identity bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.byID(replicaID)
+	if r == nil {
+		return
+	}
+	r.gen++
+	if identity {
+		r.down, r.detail = routing.SVIDMismatch, "a connection proved another identity"
+		r.redial()
+		return
+	}
+	r.failures++
+	r.brokenUntil = time.Now().Add(min(time.Second<<min(r.failures-1, 5), 30*time.Second))
+	r.detail = "a connection failed"
+}
+
+// Drain makes a replica ineligible for new requests, or eligible again.
+func (f *Fleet) Drain(replicaID string, drain bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r := f.byID(replicaID); r != nil {
+		r.drained = drain
+		r.gen++
+	}
+}
+
+func (f *Fleet) byID(id string) *replica {
+	for _, r := range f.replicas {
+		if r.id == id {
+			return r
+		}
+	}
+	return nil
 }

@@ -2,82 +2,191 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/routing"
 )
 
-// Reservation is one placed attempt. Its ticket is not on its way until the
-// caller sends it: exactly one of Finish (something was sent) and Release
-// (nothing was) ends it; the first call wins. Safe for concurrent use.
+// Request is one attempt to place a request.
+type Request struct {
+	Pools       []string // permitted
+	Model       string   // served name
+	Adapter     string
+	Domain      string // cache domain
+	Operation   string // "POST /v1/chat/completions"; its isolation must be proven
+	Tokens      []uint32
+	TokensExact bool // Tokens are exactly what the engine will see
+	// PromptTokens is the length of the prompt where Tokens are not known;
+	// otherwise it is len(Tokens).
+	PromptTokens int
+	Affinity     [32]byte // of namespace and first user turn; zero for none
+	Strategy     routing.Strategy
+	Seed         uint64
+	MaxOutput    int    // tokens; 0 unknown
+	Region       string // preferred
+	Warm         bool
+	Exclude      map[string]routing.Reason // replicas not to use, by ID: those already tried
+}
+
+// Replica is the replica of a reservation.
+type Replica struct {
+	ID        string
+	Address   string
+	Pool      string
+	Epoch     string // its relay process
+	BlockSize int
+}
+
+// Result is how a reserved request ended.
+type Result struct {
+	PromptTokens int  // as the engine counted; 0 unknown
+	CachedTokens *int // nil where the engine does not say
+	Err          error
+}
+
+// Reservation is one placed attempt. Exactly one of Finish (something was
+// sent) and Release (nothing was) ends it; the first call wins. Safe for
+// concurrent use.
 type Reservation struct {
 	Placement  routing.Placement
 	Replica    Replica
 	Counter    uint64 // the ticket's n: per relay process, from 1
-	HolderDown bool   // the replica that last held most of the prompt is lost
+	HolderDown bool   // a replica that held more of the prompt than any other is lost
+
+	fleet    *Fleet
+	replica  *replica
+	flight   *flight // nil where residency does not count
+	tokens   int64   // to prefill
+	alone    bool    // nothing was ahead of it
+	reserved time.Time
+
+	// Guarded by Fleet.mu.
+	answered bool
+	ended    bool
 }
 
 // Reserve places r and takes the load into account until the reservation ends.
-// Without an eligible replica the error is a [routing.NoReplicaError].
+// It places once more if the chosen replica changed meanwhile. Without an
+// eligible replica the error is a [routing.NoReplicaError].
 func (f *Fleet) Reserve(ctx context.Context, r Request) (*Reservation, error) {
-	return nil, errors.New("not running")
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	look := f.look(&r)
+	f.mu.Lock()
+	v := f.view(&r, look)
+	f.mu.Unlock()
+	p, err := routing.Place(v.query, v.snapshot)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if v.replicas[p.Chosen].gen != v.gens[p.Chosen] {
+		v = f.view(&r, look)
+		if p, err = routing.Place(v.query, v.snapshot); err != nil {
+			return nil, err
+		}
+	}
+	return f.reserve(&r, look, v, p), nil
 }
-
-// FirstToken says that the replica began to answer at that time.
-func (r *Reservation) FirstToken(at time.Time) {}
-
-// Finish ends a reservation whose request was sent.
-func (r *Reservation) Finish(res Result) {}
-
-// Release ends a reservation whose request was never sent.
-func (r *Reservation) Release() {}
-
-// Fleet is the replicas. Safe for concurrent use.
-type Fleet struct{}
-
-// New returns the fleet of the targets in c; none is eligible before Run.
-func New(c Config) (*Fleet, error) { return &Fleet{}, nil }
-
-// Run keeps the replicas watched until ctx ends.
-func (f *Fleet) Run(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-
-// Ready is nil once 90 % of the replicas' streams are live or Settle has
-// passed, and stays so.
-func (f *Fleet) Ready() error { return errors.New("not running") }
 
 // Snapshot is what Reserve would decide on for r at this moment.
 func (f *Fleet) Snapshot(r Request) (routing.Query, routing.Snapshot) {
-	return routing.Query{}, routing.Snapshot{}
+	look := f.look(&r)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := f.view(&r, look)
+	return v.query, v.snapshot
 }
 
-// ReportFailure says that a connection to the replica failed: because it
-// proved another identity, or for any other reason.
-func (f *Fleet) ReportFailure(replicaID string, identity bool) {}
-
-// Drain makes a replica ineligible for new requests, or eligible again.
-func (f *Fleet) Drain(replicaID string, drain bool) {}
-
-// Status is a replica as the console shows it.
-type Status struct {
-	Target     Target
-	ID         string         // proven or configured
-	Excluded   routing.Reason // why it takes no requests; empty: it does
-	Detail     string         // what went wrong last
-	Epoch      string
-	Engine     string
-	Models     []string
-	Stream     routing.Stream
-	BlockSize  int
-	Blocks     int // resident blocks indexed
-	KVTotal    int64
-	KVUsed     int64
-	Running    int64
-	Waiting    int64 // prefill tokens, the relay's and our own
-	Confidence int   // per mille
-	PrefillPS  int64
-	LagMS      int64
+// reserve takes the load of a placement. The caller holds f.mu.
+func (f *Fleet) reserve(req *Request, look *lookup, v *view, p routing.Placement) *Reservation {
+	r := v.replicas[p.Chosen]
+	now := time.Now()
+	tokens := int64(max(v.query.PromptTokens-p.Predicted, 1))
+	res := &Reservation{
+		Placement:  p,
+		Replica:    Replica{ID: r.id, Address: r.target.Address, Pool: r.target.Pool, Epoch: r.epoch, BlockSize: p.BlockSize},
+		HolderDown: p.Excluded[routing.HolderDown] > 0,
+		fleet:      f, replica: r, tokens: tokens, reserved: now,
+		alone: v.snapshot.Candidates[p.Chosen].Running == 0,
+	}
+	res.Counter = r.dispatch(tokens)
+	if ids := look.ids(p.BlockSize); len(ids) > 0 && v.snapshot.Candidates[p.Chosen].Stream.Credits() {
+		res.flight = &flight{
+			key: overlayKey{look.ns, p.BlockSize}, replica: r, epoch: r.epoch, ids: ids,
+			until: now.Add(time.Second + 2*time.Duration(min(p.CostNS, int64(time.Minute)))),
+		}
+		f.overlay.add(res.flight)
+	}
+	return res
 }
 
-// Replicas is the state of every target, in their configured order.
-func (f *Fleet) Replicas() []Status { return nil }
+// FirstToken says that the replica began to answer at that time.
+func (r *Reservation) FirstToken(at time.Time) {
+	r.fleet.mu.Lock()
+	defer r.fleet.mu.Unlock()
+	if r.answered || r.ended {
+		return
+	}
+	r.answered = true
+	r.done()
+	r.replica.answers()
+	if d := at.Sub(r.reserved); r.alone && r.tokens >= minSampleTokens && d > 0 {
+		r.replica.rate.add(r.tokens, d)
+		r.replica.pool.add(r.tokens, d)
+	}
+	if r.flight != nil {
+		lag := 2*time.Duration(r.replica.lagMS)*time.Millisecond + 40*time.Millisecond
+		r.flight.answered, r.flight.until = true, time.Now().Add(min(lag, 500*time.Millisecond))
+	}
+}
+
+// Finish ends a reservation whose request was sent.
+func (r *Reservation) Finish(res Result) {
+	r.fleet.mu.Lock()
+	defer r.fleet.mu.Unlock()
+	if r.ended {
+		return
+	}
+	r.ended = true
+	r.done()
+	if r.flight != nil && !r.answered {
+		r.fleet.overlay.remove(r.flight)
+	}
+	if res.Err != nil {
+		return
+	}
+	r.replica.answers()
+	if res.CachedTokens != nil && r.Placement.Predicted > 0 {
+		r.replica.hit.add(r.Placement.Predicted, *res.CachedTokens)
+	}
+}
+
+// Release ends a reservation whose request was never sent. Its counter is used
+// again, so that the relay waits for no ticket that never comes.
+func (r *Reservation) Release() {
+	r.fleet.mu.Lock()
+	defer r.fleet.mu.Unlock()
+	if r.ended {
+		return
+	}
+	r.ended = true
+	r.done()
+	if r.replica.epoch == r.Replica.Epoch {
+		r.replica.unused = append(r.replica.unused, r.Counter)
+	}
+	if r.flight != nil {
+		r.fleet.overlay.remove(r.flight)
+	}
+}
+
+// done takes the prefill off what the relay has not seen. The caller holds
+// Fleet.mu.
+func (r *Reservation) done() {
+	if r.replica.epoch == r.Replica.Epoch {
+		r.replica.seen(r.Counter)
+		r.replica.gen++
+	}
+}

@@ -53,10 +53,12 @@ type Index struct {
 	budget int64
 	shards [shards]*shard
 
-	// shown has a bit for each stream that is visible to Match.
+	// shown has a bit for each stream that is visible to Match, and width is
+	// how many of its words have ever had one.
 	shown []atomic.Uint64
+	width atomic.Int32
 
-	mu    sync.Mutex // guards taken
+	mu    sync.Mutex // guards taken, and changes of width
 	taken []uint64   // ordinals with a stream
 
 	scratch sync.Pool // of *scratch
@@ -82,7 +84,7 @@ func New(c Config) (*Index, error) {
 	for i := range ix.shards {
 		ix.shards[i] = newShard(&ix.meter, [2]uint64{rand.Uint64(), rand.Uint64()})
 	}
-	ix.scratch.New = func() any { return &scratch{alive: make([]uint64, w), full: make([]uint64, w)} }
+	ix.scratch.New = func() any { return new(scratch) }
 	return ix, nil
 }
 
@@ -108,6 +110,7 @@ func (ix *Index) Stream(replica, budgetBlocks int) (*Stream, error) {
 		return nil, fmt.Errorf("stream of replica %d: %w", replica, ErrOrdinal)
 	}
 	ix.taken[replica/64] |= bit
+	ix.width.Store(max(ix.width.Load(), int32(replica/64)+1))
 	return &Stream{
 		index: ix, replica: uint32(replica), budget: budgetBlocks,
 		// Slower tiers are larger than the GPU; 16 times is generous.
@@ -158,6 +161,13 @@ type scratch struct {
 	at    []int32  // index in the result by replica, plus one
 }
 
+// fit makes room for replicas of so many words.
+func (sc *scratch) fit(words int) {
+	if len(sc.alive) < words {
+		sc.alive, sc.full, sc.at = make([]uint64, words), make([]uint64, words), make([]int32, 64*words)
+	}
+}
+
 // Match appends to dst how much each replica holds of the prompt with these
 // block ids; replicas that hold nothing are left out. It does not allocate
 // beyond dst.
@@ -180,6 +190,8 @@ func (ix *Index) match(dst []Match, ns uint64, ids []uint64, onlyShown bool) []M
 	s := ix.shard(ns)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	// Whoever is in the forest, got an ordinal first.
+	sc.fit(int(ix.width.Load()))
 	root, ok := s.roots[ns]
 	if !ok {
 		return dst
@@ -211,9 +223,6 @@ func (ix *Index) revive(sc *scratch, onlyShown bool) {
 
 // merge folds the any-tier matches from gpu on into those before.
 func (sc *scratch) merge(dst []Match, base, gpu int) []Match {
-	if sc.at == nil {
-		sc.at = make([]int32, 64*len(sc.alive))
-	}
 	for i := base; i < gpu; i++ {
 		sc.at[dst[i].Replica] = int32(i - base + 1)
 	}

@@ -371,6 +371,8 @@ func TestAPublisherThatBreaksTheProtocolIsRefused(t *testing.T) {
 		"run past the last number":  {func(st *Stream) error { return st.Store(1, 0, 65536+160-1, chain(0, 3), 0) }, ErrNode},
 		"number in use elsewhere":   {func(st *Stream) error { return st.Store(1, 0, 2, chain(50, 1), 0) }, ErrReused},
 		"number in use, other id":   {func(st *Stream) error { return st.Store(1, 1, 2, chain(50, 1), 0) }, ErrReused},
+		"number in use, other ns":   {func(st *Stream) error { return st.Store(2, 0, 1, chain(0, 1), 0) }, ErrReused},
+		"the same, same shard":      {func(st *Stream) error { return st.Store(1+shards, 0, 1, chain(0, 1), 0) }, ErrReused},
 		"run over a number in use":  {func(st *Stream) error { return st.Store(1, 0, 1, []uint64{0, 77}, 0) }, ErrReused},
 		"child in another ns":       {func(st *Stream) error { return st.Store(2, 3, 9, chain(3, 1), 0) }, ErrParent},
 		"child in ns of same shard": {func(st *Stream) error { return st.Store(1+shards, 3, 9, chain(3, 1), 0) }, ErrParent},

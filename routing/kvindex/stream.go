@@ -170,7 +170,7 @@ func (st *Stream) walk(c *cursor, space uint16, parent, first uint32, ids []uint
 	for done := 0; done < len(ids); {
 		at := first + uint32(done)
 		known := st.entry(at)
-		if known != nil && (known.parent != parent || c.s.idAt(known) != ids[done]) {
+		if known != nil && (known.ns != space || known.parent != parent || c.s.idAt(known) != ids[done]) {
 			return done, ErrReused
 		}
 		if !st.index.room(c.s) || !st.affords(known, tier) {

@@ -1,0 +1,468 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/routing"
+	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
+)
+
+const base = "spiffe://example.org/pool/general/"
+
+func prompt(seed uint64, n int) []uint32 {
+	r := rand.New(rand.NewPCG(seed, 1))
+	p := make([]uint32, n)
+	for i := range p {
+		p[i] = r.Uint32N(50_000)
+	}
+	return p
+}
+
+func ask(tokens []uint32) Request {
+	return Request{
+		Pools: []string{"general"}, Model: "small", Domain: "acme", Operation: chat,
+		Tokens: tokens, TokensExact: true, Affinity: [32]byte{1}, Strategy: routing.Probabilistic,
+	}
+}
+
+func reserve(t testing.TB, f *Fleet, r Request) *Reservation {
+	t.Helper()
+	res, err := f.Reserve(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// depth is how many blocks replica i is credited for a request.
+func depth(f *Fleet, r Request, i int) int {
+	_, s := f.Snapshot(r)
+	return s.Candidates[i].Depth
+}
+
+// two is a fleet of two live replicas.
+func two(t testing.TB) (*Fleet, []*relay, *authority) {
+	a := newAuthority(t)
+	relays := []*relay{a.relay(t, base+"r0", "general", "127.0.0.1:0"), a.relay(t, base+"r1", "general", "127.0.0.1:0")}
+	f := start(t, a.config(t, relays[0].target("general"), relays[1].target("general")))
+	up(t, f, 2)
+	return f, relays, a
+}
+
+func TestAConversationGoesWhereItsPrefixIs(t *testing.T) {
+	f, relays, _ := two(t)
+	tokens := prompt(1, 500)
+	cold := reserve(t, f, ask(tokens))
+	if p := cold.Placement; p.Basis != routing.Load || p.Predicted != 0 {
+		t.Errorf("cold: basis %s, predicted %d", p.Basis, p.Predicted)
+	}
+	cold.FirstToken(time.Now())
+	cold.Finish(Result{})
+	at := 0
+	if cold.Replica.ID == relays[1].id {
+		at = 1
+	}
+	relays[at].store("acme", tokens)
+	next := ask(append(tokens[:496:496], prompt(2, 100)...))
+	until(t, "the prefix is indexed", func() bool { return depth(f, next, at) == 31 })
+	time.Sleep(60 * time.Millisecond) // past the overlay's time: only events speak
+
+	warm := reserve(t, f, next)
+	if p := warm.Placement; warm.Replica.ID != cold.Replica.ID || p.Basis != routing.KVEvents || p.Predicted != 31*16 {
+		t.Errorf("warm: %s, basis %s, predicted %d", warm.Replica.ID, p.Basis, p.Predicted)
+	}
+	other := next
+	other.Domain = "globex"
+	if p := reserve(t, f, other).Placement; p.Predicted != 0 || p.Basis != routing.Load {
+		t.Errorf("another tenant: basis %s, predicted %d", p.Basis, p.Predicted)
+	}
+	guess := next
+	guess.TokensExact = false
+	if p := reserve(t, f, guess).Placement; p.Predicted != 0 || p.Basis != routing.Affinity || p.BasisReason != routing.TokensEstimated {
+		t.Errorf("estimated tokens: basis %s (%s), predicted %d", p.Basis, p.BasisReason, p.Predicted)
+	}
+
+	relays[at].evict("acme", tokens, 0)
+	until(t, "the eviction is seen", func() bool { return depth(f, next, at) == 0 })
+	warm.Release()
+	if p := reserve(t, f, next).Placement; p.Predicted != 0 {
+		t.Errorf("evicted: predicted %d", p.Predicted)
+	}
+}
+
+func TestAnImpostorIsNeverACandidate(t *testing.T) {
+	a := newAuthority(t)
+	good := a.relay(t, base+"r0", "general", "127.0.0.1:0")
+	pinned := a.relay(t, "spiffe://example.org/elsewhere", "general", "127.0.0.1:0")
+	free := a.relay(t, "spiffe://example.org/pool/agents/r9", "general", "127.0.0.1:0")
+	liar := a.relay(t, base+"r7", "general", "127.0.0.1:0")
+	liar.hello.Replica = base + "r0"
+	foreign := newAuthority(t).relay(t, base+"r8", "general", "127.0.0.1:0")
+	moved := a.relay(t, base+"r6", "agents", "127.0.0.1:0")
+	members := []string{base}
+	f := start(t, a.config(t,
+		good.target("general"),
+		Target{Address: pinned.address, ID: base + "r1", Pool: "general"},
+		Target{Address: free.address, Members: members, Pool: "general"},
+		Target{Address: liar.address, Members: members, Pool: "general"},
+		Target{Address: foreign.address, ID: base + "r8", Pool: "general"},
+		Target{Address: moved.address, ID: base + "r6", Pool: "general"},
+		Target{Address: "127.0.0.1:1", ID: base + "r5", Pool: "general"},
+	))
+	want := []routing.Reason{"", routing.SVIDMismatch, routing.SVIDMismatch, routing.SVIDMismatch, routing.NoSVID, routing.NotPermitted, routing.Unhealthy}
+	until(t, "every replica is judged", func() bool {
+		for i, s := range f.Replicas() {
+			if s.Excluded != want[i] {
+				return false
+			}
+		}
+		return true
+	})
+	res := reserve(t, f, ask(prompt(1, 100)))
+	if res.Replica.ID != good.id || res.Placement.Excluded[routing.SVIDMismatch] != 3 {
+		t.Errorf("placed on %s, excluded %v", res.Replica.ID, res.Placement.Excluded)
+	}
+}
+
+func TestAnAddressIsPinnedToTheIDItProvesFirst(t *testing.T) {
+	a := newAuthority(t)
+	r := a.relay(t, base+"r0", "general", "127.0.0.1:0")
+	f := start(t, a.config(t, Target{Address: r.address, Members: []string{base}, Pool: "general"}))
+	up(t, f, 1)
+	if got := f.status(0).ID; got != r.id {
+		t.Fatalf("pinned to %q", got)
+	}
+	r.server.Stop()
+	a.relay(t, base+"r1", "general", r.address)
+	until(t, "another member at that address is refused", func() bool { return f.status(0).Excluded == routing.SVIDMismatch })
+}
+
+func TestALostHolderIsNamedUntilItReturnsAsAnother(t *testing.T) {
+	f, relays, a := two(t)
+	tokens := prompt(3, 800)
+	relays[0].store("acme", tokens)
+	until(t, "the prefix is indexed", func() bool { return depth(f, ask(tokens), 0) == 50 })
+	first := reserve(t, f, ask(tokens))
+	if first.Replica.ID != relays[0].id || first.Counter != 1 || first.HolderDown {
+		t.Fatalf("placed on %s, counter %d, holder down %v", first.Replica.ID, first.Counter, first.HolderDown)
+	}
+
+	relays[0].server.Stop()
+	until(t, "the loss is seen", func() bool { return f.status(0).Excluded == routing.Unhealthy })
+	res := reserve(t, f, ask(tokens))
+	if res.Replica.ID != relays[1].id || !res.HolderDown || res.Placement.Excluded[routing.HolderDown] != 1 || res.Placement.Predicted != 0 {
+		t.Errorf("placed on %s, holder down %v, excluded %v, predicted %d", res.Replica.ID, res.HolderDown, res.Placement.Excluded, res.Placement.Predicted)
+	}
+	if res := reserve(t, f, ask(prompt(4, 800))); res.HolderDown || res.Placement.Excluded[routing.Unhealthy] != 1 {
+		t.Errorf("a prompt it did not hold: holder down %v, excluded %v", res.HolderDown, res.Placement.Excluded)
+	}
+
+	again := a.relay(t, base+"r0", "general", relays[0].address)
+	up(t, f, 2)
+	if got := depth(f, ask(tokens), 0); got != 0 {
+		t.Errorf("the new process is credited %d blocks of the old one", got)
+	}
+	only := ask(prompt(5, 100))
+	only.Exclude = map[string]routing.Reason{relays[1].id: routing.Unhealthy}
+	if res := reserve(t, f, only); res.Counter != 1 || res.Replica.Epoch != again.epoch {
+		t.Errorf("counter %d, epoch %s: they belong to the relay process", res.Counter, res.Replica.Epoch)
+	}
+}
+
+func TestAFailedConnectionTakesTheReplicaOut(t *testing.T) {
+	f, relays, _ := two(t)
+	tokens := prompt(3, 800)
+	relays[0].store("acme", tokens)
+	until(t, "the prefix is indexed", func() bool { return depth(f, ask(tokens), 0) == 50 })
+	f.ReportFailure(relays[0].id, false)
+	if got := f.status(0).Excluded; got != routing.Breaker {
+		t.Errorf("after a failure: %q", got)
+	}
+	if res := reserve(t, f, ask(tokens)); !res.HolderDown || res.Replica.ID != relays[1].id {
+		t.Errorf("placed on %s, holder down %v", res.Replica.ID, res.HolderDown)
+	}
+	f.ReportFailure(relays[1].id, true)
+	if got := f.status(1).Excluded; got != routing.SVIDMismatch {
+		t.Errorf("after another identity: %q", got)
+	}
+	_, err := f.Reserve(context.Background(), ask(prompt(9, 30)))
+	var none *routing.NoReplicaError
+	if !errors.As(err, &none) || none.Excluded[routing.Breaker] != 1 || none.Excluded[routing.SVIDMismatch] != 1 {
+		t.Errorf("got %v", err)
+	}
+	up(t, f, 2) // the breaker closes by itself, the identity is proven anew
+}
+
+func TestWithoutALiveStreamThereIsNoCredit(t *testing.T) {
+	f, relays, _ := two(t)
+	tokens := prompt(6, 320)
+	relays[0].store("acme", tokens)
+	until(t, "the prefix is indexed", func() bool { return depth(f, ask(tokens), 0) == 20 })
+
+	relays[0].setState(residencyv1.State_SUSPECT)
+	until(t, "the doubt is seen", func() bool { return depth(f, ask(tokens), 0) == 0 })
+	relays[0].setState(residencyv1.State_LIVE_PARTIAL)
+	until(t, "it is trusted again", func() bool { return depth(f, ask(tokens), 0) == 20 })
+	res := reserve(t, f, ask(tokens))
+	if p := res.Placement; p.Basis != routing.Partial || p.BasisReason != routing.PartialStream || p.Predicted != 19*16 {
+		t.Errorf("partial: basis %s (%s), predicted %d", p.Basis, p.BasisReason, p.Predicted)
+	}
+	res.Release()
+
+	f.mu.Lock()
+	r := f.replicas[0]
+	now := time.Unix(0, r.heard.Load())
+	fresh, _ := r.stream(now.Add(2900 * time.Millisecond))
+	stale, why := r.stream(now.Add(3100 * time.Millisecond))
+	f.mu.Unlock()
+	if !fresh.Credits() || stale.Credits() || why != routing.SuspectStream {
+		t.Errorf("after 2.9 s %v, after 3.1 s %v (%s)", fresh, stale, why)
+	}
+}
+
+func TestARelayThatBreaksTheProtocolLosesCreditAndStartsOver(t *testing.T) {
+	f, relays, _ := two(t)
+	tokens := prompt(7, 320)
+	relays[0].store("acme", tokens)
+	until(t, "the prefix is indexed", func() bool { return depth(f, ask(tokens), 0) == 20 })
+	for name, frame := range map[string]*residencyv1.Frame{
+		"a hole":              {Seq: 999_999, Body: &residencyv1.Frame_Heartbeat{Heartbeat: &residencyv1.Heartbeat{}}},
+		"a rank out of range": {Body: &residencyv1.Frame_Cleared{Cleared: &residencyv1.Cleared{Rank: 3}}},
+		"a number in use":     {Body: &residencyv1.Frame_Stored{Stored: &residencyv1.Stored{Node: 1, Ids: []uint64{5}}}},
+	} {
+		f.mu.Lock()
+		before := f.replicas[0].hello
+		f.mu.Unlock()
+		relays[0].say(func() *residencyv1.Frame { return frame })
+		until(t, name+" ends the session", func() bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.replicas[0].hello != before
+		})
+		until(t, "after "+name+" it is credited again", func() bool { return depth(f, ask(tokens), 0) == 20 })
+	}
+}
+
+func TestReplicasThatCannotServeTheRequestAreExcluded(t *testing.T) {
+	f, relays, _ := two(t)
+	for name, c := range map[string]struct {
+		change func(*Request)
+		want   routing.Reason
+	}{
+		"another model":     {func(r *Request) { r.Model = "large" }, routing.ModelMissing},
+		"unknown adapter":   {func(r *Request) { r.Adapter = "lora" }, routing.ModelMissing},
+		"unproven route":    {func(r *Request) { r.Operation = "POST /v1/embeddings" }, routing.RouteNotIsolated},
+		"longer than cache": {func(r *Request) { r.Tokens = make([]uint32, 200_000) }, routing.NoHeadroom},
+		"both were tried": {func(r *Request) {
+			r.Exclude = map[string]routing.Reason{relays[0].id: routing.HolderDown, relays[1].id: routing.HolderDown}
+		}, routing.HolderDown},
+	} {
+		r := ask(prompt(1, 50))
+		c.change(&r)
+		_, err := f.Reserve(context.Background(), r)
+		var none *routing.NoReplicaError
+		if !errors.As(err, &none) || none.Excluded[c.want] != 2 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	f.Drain(relays[0].id, true)
+	if res := reserve(t, f, ask(prompt(1, 50))); res.Replica.ID != relays[1].id || res.Placement.Excluded[routing.Draining] != 1 {
+		t.Errorf("placed on %s, excluded %v", res.Replica.ID, res.Placement.Excluded)
+	}
+	f.Drain(relays[0].id, false)
+	up(t, f, 2)
+	r := ask(prompt(1, 50))
+	r.Pools = []string{"agents"}
+	if _, err := f.Reserve(context.Background(), r); !errors.Is(err, routing.ErrNoReplica) {
+		t.Errorf("a pool without replicas: %v", err)
+	}
+}
+
+func TestOurOwnWorkCountsUntilTheRelayHasSeenIt(t *testing.T) {
+	f, relays, _ := two(t)
+	r := ask(prompt(1, 1000))
+	r.Exclude = map[string]routing.Reason{relays[1].id: routing.Unhealthy}
+	a, b, c := reserve(t, f, r), reserve(t, f, r), reserve(t, f, r)
+	if got := f.status(0).Waiting; got != 3000 {
+		t.Errorf("three dispatched: %d tokens wait", got)
+	}
+	relays[0].report(&residencyv1.Load{Waiting: 2, WaitingPrefillTokens: 2000, KvUsedBlocks: 7, Ack: &residencyv1.Ack{NContiguous: 1, NBeyond: []uint64{3}}})
+	until(t, "the report is applied", func() bool { return f.status(0).KVUsed == 7 })
+	if got := f.status(0).Waiting; got != 3000 {
+		t.Errorf("two of them seen: %d tokens wait", got)
+	}
+	b.Release()
+	if got := f.status(0).Waiting; got != 2000 {
+		t.Errorf("the third never sent: %d tokens wait", got)
+	}
+	if d := reserve(t, f, r); d.Counter != b.Counter {
+		t.Errorf("counter %d was never sent, yet the next is %d", b.Counter, d.Counter)
+	} else {
+		d.FirstToken(time.Now())
+	}
+	if got := f.status(0).Waiting; got != 2000 {
+		t.Errorf("after its first token: %d tokens wait", got)
+	}
+	a.Finish(Result{})
+	c.Finish(Result{Err: errors.New("broken")})
+	b.Finish(Result{}) // after Release: nothing
+	if got := f.status(0); got.Waiting != 2000 || got.Running != 2 {
+		t.Errorf("the relay's own report is left: %+v", got)
+	}
+}
+
+func TestConcurrentRequestsDoNotHerd(t *testing.T) {
+	a := newAuthority(t)
+	var targets []Target
+	for i := range 4 {
+		targets = append(targets, a.relay(t, fmt.Sprint(base, i), "general", "127.0.0.1:0").target("general"))
+	}
+	f := start(t, a.config(t, targets...))
+	up(t, f, 4)
+	for _, strategy := range []routing.Strategy{routing.Probabilistic, routing.Deterministic} {
+		var mu sync.Mutex
+		count := map[string]int{}
+		var held []*Reservation
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				r := ask(prompt(uint64(1000+i), 500))
+				r.Strategy, r.Seed = strategy, uint64(i)
+				res, err := f.Reserve(context.Background(), r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				count[res.Replica.ID]++
+				held = append(held, res)
+			})
+		}
+		wg.Wait()
+		for id, n := range count {
+			if n < 20 || n > 31 {
+				t.Errorf("%s: %s got %d of 100", strategy, id, n)
+			}
+		}
+		for _, res := range held {
+			res.Release()
+		}
+	}
+}
+
+func TestPrefixesInFlightAreColocatedButNotPredicted(t *testing.T) {
+	f, _, _ := two(t)
+	tokens := prompt(8, 4000)
+	a := reserve(t, f, ask(tokens))
+	a2 := ask(append(tokens[:3900:3900], prompt(9, 200)...))
+	b := reserve(t, f, a2)
+	if b.Replica.ID == a.Replica.ID || b.Placement.Predicted != 0 {
+		// Waiting for the prefill costs as much as doing it elsewhere, and the
+		// rest comes on top: both replicas compute it.
+		t.Errorf("while its prefill waits: %s then %s, predicted %d", a.Replica.ID, b.Replica.ID, b.Placement.Predicted)
+	}
+	b.Release()
+	a.FirstToken(time.Now())
+	c := reserve(t, f, a2)
+	if c.Replica.ID != a.Replica.ID || c.Placement.Predicted != 243*16 {
+		t.Errorf("after its first token: %s then %s, predicted %d", a.Replica.ID, c.Replica.ID, c.Placement.Predicted)
+	}
+	c.Release()
+	time.Sleep(100 * time.Millisecond)
+	if p := reserve(t, f, a2).Placement; p.Predicted != 0 {
+		t.Errorf("no event ever confirmed it, yet predicted is %d", p.Predicted)
+	}
+}
+
+func TestClaimsThatKeepMissingLoseWeight(t *testing.T) {
+	f, relays, _ := two(t)
+	tokens := prompt(10, 2000)
+	relays[0].store("acme", tokens)
+	until(t, "the prefix is indexed", func() bool { return depth(f, ask(tokens), 0) == 125 })
+	none := 0
+	for range 40 {
+		r := ask(tokens)
+		r.Exclude = map[string]routing.Reason{relays[1].id: routing.Unhealthy}
+		reserve(t, f, r).Finish(Result{CachedTokens: &none})
+	}
+	if got := f.status(0).Confidence; got > 10 {
+		t.Errorf("confidence is %d per mille after 40 misses", got)
+	}
+	c := reserve(t, f, ask(tokens)).Placement.Candidates
+	if d := c[1].CostNS - c[0].CostNS; d > 2_000_000 {
+		t.Errorf("empty claims still earn %d ns", d)
+	}
+}
+
+func TestReadyWaitsForTheStreams(t *testing.T) {
+	a := newAuthority(t)
+	r := a.relay(t, base+"r0", "general", "127.0.0.1:0")
+	wrong := a.relay(t, base+"r9", "general", "127.0.0.1:0")
+	c := a.config(t, r.target("general"), Target{Address: wrong.address, ID: base + "r1", Pool: "general"})
+	idle, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := idle.Ready(); !errors.Is(err, ErrNotReady) {
+		t.Errorf("before Run: %v", err)
+	}
+	f := start(t, c)
+	until(t, "ready, although one replica is an impostor", func() bool { return f.Ready() == nil })
+
+	c.Targets = append(c.Targets, Target{Address: "127.0.0.1:1", ID: base + "r2", Pool: "general"})
+	c.Settle = 300 * time.Millisecond
+	f = start(t, c)
+	up(t, f, 1)
+	if err := f.Ready(); !errors.Is(err, ErrNotReady) {
+		t.Errorf("one of two: %v", err)
+	}
+	until(t, "ready after the time to settle", func() bool { return f.Ready() == nil })
+}
+
+func TestRanksEarnWhatTheLeastOfThemHolds(t *testing.T) {
+	a := newAuthority(t)
+	r := a.relay(t, base+"r0", "general", "127.0.0.1:0")
+	r.hello.Ranks = 2
+	f := start(t, a.config(t, r.target("general")))
+	up(t, f, 1)
+	tokens := prompt(11, 320)
+	r.store("acme", tokens)
+	until(t, "rank 0 is indexed", func() bool { return f.status(0).Blocks == 20 })
+	if got := depth(f, ask(tokens), 0); got != 0 {
+		t.Errorf("held by one rank of two: depth %d", got)
+	}
+	r.say(func() *residencyv1.Frame {
+		s := &watcher{key: f.key, node: map[string]uint32{}}
+		st := s.stored(heldKey("acme", tokens), tokens)
+		st.Rank, st.Ids = 1, st.Ids[:12]
+		return &residencyv1.Frame{Body: &residencyv1.Frame_Stored{Stored: st}}
+	})
+	until(t, "rank 1 is indexed", func() bool { return depth(f, ask(tokens), 0) == 12 })
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	c := newAuthority(t).config(t)
+	for name, targets := range map[string][]Target{
+		"no address":           {{ID: base + "r0", Pool: "general"}},
+		"no pool":              {{ID: base + "r0", Address: "127.0.0.1:1"}},
+		"no id and no members": {{Address: "127.0.0.1:1", Pool: "general"}},
+		"the same address":     {{Address: "127.0.0.1:1", Pool: "a", ID: "x"}, {Address: "127.0.0.1:1", Pool: "a", ID: "y"}},
+		"the same id":          {{Address: "127.0.0.1:1", Pool: "a", ID: "x"}, {Address: "127.0.0.1:2", Pool: "a", ID: "x"}},
+	} {
+		c.Targets = targets
+		if _, err := New(c); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	c.Targets, c.TLS = nil, nil
+	if _, err := New(c); err == nil {
+		t.Error("without TLS: accepted")
+	}
+}

@@ -1,0 +1,238 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/kvindex"
+	"github.com/sallyport-ai/sallyport/routing/residency"
+	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
+)
+
+// decodeNS is by how much one request that is being answered slows down the
+// prefill of another: its share of the engine's steps meanwhile. A prior.
+const decodeNS = 250_000
+
+// replica is one target and what is known of it.
+type replica struct {
+	target Target
+	rate   rate // guarded by Fleet.mu
+	pool   *rate
+
+	// streams are the residency of each rank, ords their ordinals in the index.
+	// Both belong to the goroutine of keep.
+	streams []*kvindex.Stream
+	ords    []int
+
+	heard atomic.Int64 // when the last frame came, in ns since the Unix epoch
+
+	// What follows is guarded by Fleet.mu.
+
+	at     int            // index in the view that is being made
+	gen    uint64         // changes with everything that a placement looks at, but for the relay's own reports
+	id     string         // configured, or proven first
+	down   routing.Reason // why the Watch does not make it eligible; empty: it does
+	detail string
+	cancel context.CancelFunc // ends the present session; nil without one
+
+	drained     bool // by us
+	draining    bool // by itself
+	failures    int  // connections that failed in a row
+	brokenUntil time.Time
+
+	epoch     string
+	hello     *residencyv1.Hello // of this session or the last; never nil
+	whole     bool               // the snapshot of this session is complete
+	ranks     []rankState
+	blocks    int  // resident on the GPU
+	refusing  bool // the index left out blocks of this session
+	load      *residencyv1.Load
+	lagMS     int64
+	hit       confidence
+	counter   uint64 // of tickets, per epoch
+	unused    []uint64
+	unacked   map[uint64]int64 // prefill tokens of our tickets that the relay has not seen
+	unackedIn int64            // their sum
+}
+
+// rankState is the state of one rank's event stream, as the relay says.
+type rankState struct {
+	stream routing.Stream
+	reason routing.BasisReason
+}
+
+func newReplica(t Target, pool *rate) *replica {
+	return &replica{
+		target: t, id: t.ID, pool: pool,
+		down: routing.NoSVID, detail: "not connected yet",
+		hello: new(residencyv1.Hello), load: new(residencyv1.Load),
+		unacked: make(map[uint64]int64), hit: full,
+	}
+}
+
+func (r *replica) redial() {
+	if r.cancel != nil {
+		r.cancel()
+	}
+}
+
+// excluded says why r cannot take a request at all.
+func (r *replica) excluded(req *Request, now time.Time) routing.Reason {
+	if reason := req.Exclude[r.id]; reason != "" {
+		return reason
+	}
+	if reason := r.state(now); reason != "" {
+		return reason
+	}
+	switch {
+	case !r.serves(req):
+		return routing.ModelMissing
+	case !slices.Contains(r.hello.GetRoutesIsolated(), req.Operation):
+		return routing.RouteNotIsolated
+	}
+	return ""
+}
+
+// state says why r takes no requests of any kind.
+func (r *replica) state(now time.Time) routing.Reason {
+	switch {
+	case r.down != "":
+		return r.down
+	case now.Before(r.brokenUntil):
+		return routing.Breaker
+	case r.drained || r.draining:
+		return routing.Draining
+	}
+	return ""
+}
+
+func (r *replica) serves(req *Request) bool {
+	if len(r.target.Models) > 0 && !slices.Contains(r.target.Models, req.Model) {
+		return false
+	}
+	return slices.Contains(r.hello.GetModels(), req.Model) &&
+		(req.Adapter == "" || slices.Contains(r.hello.GetAdapters(), req.Adapter))
+}
+
+// stream is the state of the worst rank, and why it earns less than full
+// credit.
+func (r *replica) stream(now time.Time) (routing.Stream, routing.BasisReason) {
+	switch {
+	case !r.whole:
+		return routing.StreamUnknown, routing.SuspectStream
+	case !r.hello.GetSaltVisible() && !r.silent():
+		return routing.StreamNone, routing.SaltHidden
+	}
+	worst := r.ranks[0]
+	for _, k := range r.ranks[1:] {
+		if k.stream < worst.stream {
+			worst = k
+		}
+	}
+	switch {
+	case !worst.stream.Credits():
+		return worst.stream, worst.reason
+	case now.UnixNano()-r.heard.Load() > int64(residency.Stale):
+		return routing.StreamSuspect, routing.SuspectStream
+	case r.refusing:
+		return routing.StreamLivePartial, routing.IndexBudget
+	}
+	return worst.stream, worst.reason
+}
+
+// silent says whether the engine publishes no events at all.
+func (r *replica) silent() bool {
+	for _, k := range r.ranks {
+		if k.stream != routing.StreamNone {
+			return false
+		}
+	}
+	return true
+}
+
+// settled says whether every rank's stream is live, or never will be.
+func (r *replica) settled() bool {
+	for _, k := range r.ranks {
+		if !k.stream.Credits() && k.stream != routing.StreamNone {
+			return false
+		}
+	}
+	return r.whole
+}
+
+// waiting is the prefill tokens ahead of a new request.
+func (r *replica) waiting() int64 {
+	return clamp(r.load.GetWaitingPrefillTokens()) + r.unackedIn
+}
+
+// candidate is r as placement sees it, but for residency.
+func (r *replica) candidate(req *Request, now time.Time) routing.Candidate {
+	c := routing.Candidate{
+		ID: r.id, Pool: r.target.Pool, Region: r.target.Region, Epoch: r.epoch,
+		Excluded:      r.excluded(req, now),
+		BlockSize:     int(r.hello.GetBlockSize()),
+		Confidence:    r.hit.perMille(),
+		WaitingTokens: r.waiting(),
+		PrefillPS:     r.rate.over(r.pool),
+		KVTotal:       clamp(r.hello.GetNumBlocks()),
+		Running:       int64(r.load.GetRunning()) + int64(r.load.GetWaiting()) + int64(len(r.unacked)),
+		LagMS:         r.lagMS,
+	}
+	c.Stream, c.StreamReason = r.stream(now)
+	c.DecodeNS = c.Running * decodeNS
+	block := int64(max(c.BlockSize, 1))
+	c.KVFree = max(0, c.KVTotal-clamp(r.load.GetKvUsedBlocks())-(r.unackedIn+block-1)/block)
+	c.Load = c.WaitingTokens + clamp(r.load.GetKvUsedBlocks())*block
+	return c
+}
+
+// clamp makes of a relay's number one that sums without overflow.
+func clamp(n uint64) int64 { return int64(min(n, 1<<40)) }
+
+// newEpoch forgets what concerned another process of the relay.
+func (r *replica) newEpoch(epoch string) {
+	if r.epoch == epoch {
+		return
+	}
+	r.epoch, r.counter, r.unused, r.unackedIn = epoch, 0, nil, 0
+	clear(r.unacked)
+}
+
+// dispatch takes a ticket counter for a request with so many tokens to prefill.
+func (r *replica) dispatch(tokens int64) uint64 {
+	r.gen++
+	n := r.counter + 1
+	if k := len(r.unused); k > 0 {
+		n, r.unused = r.unused[k-1], r.unused[:k-1]
+	} else {
+		r.counter = n
+	}
+	r.unacked[n] = tokens
+	r.unackedIn += tokens
+	return n
+}
+
+// answers notes that a connection to r works.
+func (r *replica) answers() { r.failures, r.brokenUntil = 0, time.Time{} }
+
+// seen drops a ticket from what the relay has not seen.
+func (r *replica) seen(n uint64) {
+	if tokens, ok := r.unacked[n]; ok {
+		delete(r.unacked, n)
+		r.unackedIn -= tokens
+	}
+}
+
+// report takes a relay's load and its acknowledgements.
+func (r *replica) report(l *residencyv1.Load) {
+	r.load = l
+	ack := l.GetAck()
+	for n := range r.unacked {
+		if n <= ack.GetNContiguous() || slices.Contains(ack.GetNBeyond(), n) {
+			r.seen(n)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package fleet
+
+import (
+	"time"
+
+	"github.com/sallyport-ai/sallyport/routing"
+)
+
+// Status is a replica as the console shows it.
+type Status struct {
+	Target     Target
+	ID         string         // proven or configured
+	Excluded   routing.Reason // why it takes no requests; empty: it does
+	Detail     string         // what went wrong last
+	Epoch      string
+	Engine     string
+	Models     []string
+	Routes     []string // operations whose isolation is proven
+	Stream     routing.Stream
+	StreamWhy  routing.BasisReason
+	BlockSize  int
+	Blocks     int // resident on the GPU, as indexed
+	KVTotal    int64
+	KVUsed     int64
+	Running    int64
+	Waiting    int64 // prefill tokens, the relay's and our own
+	Confidence int   // per mille
+	PrefillPS  int64
+	LagMS      int64
+}
+
+// Replicas is the state of every target, in their configured order.
+func (f *Fleet) Replicas() []Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	out := make([]Status, len(f.replicas))
+	for i, r := range f.replicas {
+		c := r.candidate(&Request{}, now)
+		out[i] = Status{
+			Target: r.target, ID: r.id, Excluded: r.state(now), Detail: r.detail, Epoch: r.epoch,
+			Engine: r.hello.GetEngine(), Models: r.hello.GetModels(), Routes: r.hello.GetRoutesIsolated(),
+			Stream: c.Stream, StreamWhy: c.StreamReason, BlockSize: c.BlockSize, Blocks: r.blocks,
+			KVTotal: c.KVTotal, KVUsed: clamp(r.load.GetKvUsedBlocks()), Running: c.Running, Waiting: c.WaitingTokens,
+			Confidence: c.Confidence, PrefillPS: c.PrefillPS, LagMS: c.LagMS,
+		}
+	}
+	return out
+}
+
+// IndexBytes is how much memory the residency index has allocated.
+func (f *Fleet) IndexBytes() int64 { return f.index.Bytes() }

@@ -1,0 +1,211 @@
+package fleet
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/blockid"
+	"github.com/sallyport-ai/sallyport/routing/kvindex"
+)
+
+// lookup is what the index says of one prompt, per block size in use.
+type lookup struct {
+	ns    uint64
+	sizes []sized
+}
+
+type sized struct {
+	block   int
+	ids     []uint64
+	matches []kvindex.Match
+}
+
+func (l *lookup) ids(block int) []uint64 {
+	for i := range l.sizes {
+		if l.sizes[i].block == block {
+			return l.sizes[i].ids
+		}
+	}
+	return nil
+}
+
+// look asks the index. It needs no lock of the fleet.
+func (f *Fleet) look(r *Request) *lookup {
+	l := &lookup{}
+	if !r.TokensExact || len(r.Tokens) == 0 {
+		return l
+	}
+	l.ns = blockid.Namespace(&f.key, r.Model, r.Adapter, r.Domain)
+	for _, block := range f.blockSizes(r.Pools) {
+		ids := blockid.Append(make([]uint64, 0, len(r.Tokens)/block), &f.key, r.Tokens, block)
+		l.sizes = append(l.sizes, sized{block, ids, f.index.Match(nil, l.ns, ids)})
+	}
+	return l
+}
+
+// blockSizes is the block sizes of the pools' replicas.
+func (f *Fleet) blockSizes(pools []string) (sizes []int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range pools {
+		for _, r := range f.pools[p] {
+			if b := int(r.hello.GetBlockSize()); b > 0 && !slices.Contains(sizes, b) {
+				sizes = append(sizes, b)
+			}
+		}
+	}
+	return sizes
+}
+
+// view is one moment of the permitted replicas.
+type view struct {
+	query    routing.Query
+	snapshot routing.Snapshot
+	replicas []*replica // of each candidate
+	gens     []uint64
+}
+
+// view makes the snapshot. The caller holds f.mu.
+func (f *Fleet) view(r *Request, look *lookup) *view {
+	now := time.Now()
+	n := 0
+	for _, p := range r.Pools {
+		n += len(f.pools[p])
+	}
+	v := &view{
+		query:    query(r),
+		replicas: make([]*replica, 0, n),
+		gens:     make([]uint64, 0, n),
+	}
+	v.snapshot.Candidates = make([]routing.Candidate, 0, n)
+	for i, p := range r.Pools {
+		if slices.Contains(r.Pools[:i], p) {
+			continue
+		}
+		for _, x := range f.pools[p] {
+			x.at = len(v.replicas)
+			v.replicas = append(v.replicas, x)
+			v.gens = append(v.gens, x.gen)
+			v.snapshot.Candidates = append(v.snapshot.Candidates, x.candidate(r, now))
+		}
+	}
+	for i := range look.sizes {
+		f.credit(v, look.ns, &look.sizes[i], now)
+	}
+	f.missHolder(v, look)
+	return v
+}
+
+func query(r *Request) routing.Query {
+	n := r.PromptTokens
+	if len(r.Tokens) > 0 {
+		n = len(r.Tokens)
+	}
+	return routing.Query{
+		Strategy: r.Strategy, PromptTokens: n, TokensExact: r.TokensExact, MaxOutput: r.MaxOutput,
+		Seed: r.Seed, Affinity: r.Affinity, Region: r.Region, Warm: r.Warm,
+	}
+}
+
+// credit fills in the depths of the candidates with one block size.
+func (f *Fleet) credit(v *view, ns uint64, s *sized, now time.Time) {
+	f.depths(s.matches, v, func(at, depth int) {
+		if c := &v.snapshot.Candidates[at]; c.BlockSize == s.block && c.Stream.Credits() {
+			c.Depth = depth
+		}
+	})
+	f.overlay.look(overlayKey{ns, s.block}, s.ids, now, func(fl *flight, depth int) {
+		at, ok := v.index(fl.replica)
+		if !ok || fl.epoch != fl.replica.epoch {
+			return
+		}
+		c := &v.snapshot.Candidates[at]
+		if !c.Stream.Credits() {
+			return
+		}
+		if fl.answered {
+			c.Depth = max(c.Depth, depth)
+		}
+		c.Overlay = max(c.Overlay, depth)
+	})
+}
+
+// index is where x stands in v.
+func (v *view) index(x *replica) (int, bool) {
+	return x.at, x.at < len(v.replicas) && v.replicas[x.at] == x
+}
+
+// depths calls each with the depth of every candidate among the matches. Where
+// a replica has several ranks that is the least over them, because we cannot
+// say which rank will get the request.
+func (f *Fleet) depths(matches []kvindex.Match, v *view, each func(at, depth int)) {
+	var ranked map[int][2]int // ranks that match, least depth
+	for _, m := range matches {
+		if m.Replica >= len(f.owners) || m.Depth == 0 {
+			continue
+		}
+		r := f.owners[m.Replica].replica
+		if r == nil {
+			continue
+		}
+		at, ok := v.index(r)
+		if !ok {
+			continue
+		}
+		if len(r.ranks) == 1 {
+			each(at, m.Depth)
+			continue
+		}
+		if ranked == nil {
+			ranked = make(map[int][2]int)
+		}
+		k, seen := ranked[at]
+		if !seen || m.Depth < k[1] {
+			k[1] = m.Depth
+		}
+		k[0]++
+		ranked[at] = k
+	}
+	for at, k := range ranked {
+		if k[0] == len(v.replicas[at].ranks) {
+			each(at, k[1])
+		}
+	}
+}
+
+// missHolder finds out whether a replica that cannot be reached held more of
+// the prompt than anybody who can, by its last known residency, and excludes
+// it as holder_down.
+func (f *Fleet) missHolder(v *view, look *lookup) {
+	lost, best := false, 0
+	for i := range v.snapshot.Candidates {
+		c := &v.snapshot.Candidates[i]
+		if c.Excluded == "" {
+			best = max(best, c.Depth*c.BlockSize)
+		}
+		lost = lost || unreachable(c.Excluded)
+	}
+	if !lost {
+		return
+	}
+	holder := -1
+	for i := range look.sizes {
+		s := &look.sizes[i]
+		f.depths(f.index.Held(nil, look.ns, s.ids), v, func(at, depth int) {
+			c := &v.snapshot.Candidates[at]
+			if unreachable(c.Excluded) && c.BlockSize == s.block && depth*s.block > best {
+				holder, best = at, depth*s.block
+			}
+		})
+	}
+	if holder >= 0 {
+		v.snapshot.Candidates[holder].Excluded = routing.HolderDown
+	}
+}
+
+// unreachable says whether a reason means that a replica which served before
+// does not answer.
+func unreachable(r routing.Reason) bool {
+	return r == routing.Unhealthy || r == routing.Breaker || r == routing.NoSVID
+}

@@ -1,0 +1,347 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/residency"
+	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
+)
+
+const (
+	connectTimeout = 5 * time.Second
+	minBackoff     = 100 * time.Millisecond
+	maxBackoff     = 5 * time.Second
+	// keepLost is how long the residency of a lost replica is remembered.
+	keepLost = time.Minute
+)
+
+// Why a session ends that was not broken.
+var (
+	errRenew   = errors.New("the replica's certificate is about to expire")
+	errNoPlace = errors.New("no ordinal left in the index")
+)
+
+// refusal is an error that says why the replica is not eligible.
+type refusal struct {
+	reason routing.Reason
+	err    error
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+// keep has one session after the other with r until ctx ends.
+func (f *Fleet) keep(ctx context.Context, r *replica) {
+	defer f.forget(r)
+	backoff, lost := minBackoff, time.Time{}
+	for {
+		began := time.Now()
+		err := f.session(ctx, r)
+		if ctx.Err() != nil {
+			return
+		}
+		watched := r.whole // written by this goroutine only
+		f.ended(r, err)
+		if errors.Is(err, errRenew) {
+			continue
+		}
+		if watched {
+			lost = time.Now()
+		}
+		if time.Since(began) > maxBackoff {
+			backoff = minBackoff
+		}
+		if time.Since(lost) > keepLost {
+			f.forget(r)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(backoff/2 + rand.N(backoff)):
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// ended notes that and why r is not watched any more. Its blocks stay in the
+// index, out of credit.
+func (f *Fleet) ended(r *replica, err error) {
+	for _, st := range r.streams {
+		st.Suspend()
+	}
+	reason := routing.Unhealthy
+	var no *refusal
+	if errors.As(err, &no) {
+		reason = no.reason
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := r.down != reason
+	r.gen++
+	r.cancel, r.whole = nil, false
+	if errors.Is(err, errRenew) {
+		return // still trusted until its certificate expires; only without credit
+	}
+	// A connection that proved another identity outranks losing the Watch.
+	if r.down != routing.SVIDMismatch || reason != routing.Unhealthy {
+		r.down = reason
+	}
+	r.detail = err.Error()
+	if changed {
+		f.log.Warn("replica lost", "pool", r.target.Pool, "address", r.target.Address, "replica", r.id, "reason", r.down, "err", err)
+	}
+}
+
+// forget drops the residency of r.
+func (f *Fleet) forget(r *replica) {
+	for _, st := range r.streams {
+		st.Close()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, o := range r.ords {
+		f.owners[o] = owner{}
+	}
+	r.streams, r.ords, r.blocks = nil, nil, 0
+}
+
+// session is one connection and its Watch. The error says why it ended.
+func (f *Fleet) session(ctx context.Context, r *replica) error {
+	conn, id, err := f.connect(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if at := renewal(conn, time.Now()); !at.IsZero() {
+		renew, stop := context.WithDeadlineCause(ctx, at, errRenew)
+		defer stop()
+		ctx = renew
+	}
+	if err := f.pin(r, id, cancel); err != nil {
+		return err
+	}
+	s := &session{f: f, r: r, id: id}
+	err = conn.Watch(ctx, residency.Request{BlockKey: f.cfg.BlockKey, KeyID: f.cfg.KeyID, LogVKey: f.cfg.LogVKey}, s.frame)
+	if errors.Is(context.Cause(ctx), errRenew) {
+		return errRenew
+	}
+	return err
+}
+
+// renewal is when the peer should prove a newer certificate.
+func renewal(conn *residency.Conn, now time.Time) time.Time {
+	certs := conn.State().PeerCertificates
+	if len(certs) == 0 {
+		return time.Time{}
+	}
+	left := certs[0].NotAfter.Sub(now)
+	return now.Add(left - min(left/4, 30*time.Second))
+}
+
+// connect proves r's identity on a new connection.
+func (f *Fleet) connect(ctx context.Context, r *replica) (*residency.Conn, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	target := r.target
+	f.mu.Lock()
+	target.ID = r.id
+	f.mu.Unlock()
+	config, err := f.cfg.TLS(target)
+	if err != nil {
+		return nil, "", &refusal{routing.NoSVID, fmt.Errorf("tls for %s: %w", target.Address, err)}
+	}
+	conn, err := residency.Connect(ctx, target.Address, config)
+	switch {
+	case err == nil:
+	case f.cfg.IdentityError(err):
+		return nil, "", &refusal{routing.SVIDMismatch, err}
+	case errors.Is(err, residency.ErrHandshake):
+		return nil, "", &refusal{routing.NoSVID, err}
+	default:
+		return nil, "", &refusal{routing.Unhealthy, err}
+	}
+	id, err := f.cfg.PeerID(conn.State())
+	if err != nil || id == "" {
+		conn.Close()
+		return nil, "", &refusal{routing.NoSVID, fmt.Errorf("identity of %s: %w", target.Address, err)}
+	}
+	return conn, id, nil
+}
+
+// pin holds r to the ID it proved, and notes how to end the session.
+func (f *Fleet) pin(r *replica, id string, cancel context.CancelFunc) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r.id != "" && r.id != id {
+		return &refusal{routing.SVIDMismatch, fmt.Errorf("%s proved %s, not %s", r.target.Address, id, r.id)}
+	}
+	if other := f.byID(id); other != nil && other != r {
+		return &refusal{routing.SVIDMismatch, fmt.Errorf("%s proved %s, which is %s", r.target.Address, id, other.target.Address)}
+	}
+	r.id, r.cancel = id, cancel
+	return nil
+}
+
+// session is a Watch in progress. It runs in the goroutine of keep.
+type session struct {
+	f  *Fleet
+	r  *replica
+	id string
+}
+
+// frame applies one frame; see residency.Sink.
+func (s *session) frame(f *residencyv1.Frame) error {
+	s.r.heard.Store(time.Now().UnixNano())
+	switch b := f.GetBody().(type) {
+	case *residencyv1.Frame_Hello:
+		return s.hello(f.GetEpoch(), b.Hello)
+	case *residencyv1.Frame_Snapshot:
+		for _, n := range b.Snapshot.GetNodes() {
+			if err := s.stored(n); err != nil {
+				return err
+			}
+		}
+	case *residencyv1.Frame_SnapshotEnd:
+		s.whole()
+	case *residencyv1.Frame_Stored:
+		return s.stored(b.Stored)
+	case *residencyv1.Frame_Removed:
+		n := b.Removed
+		if err := s.r.streams[n.GetRank()].Remove(n.GetNodes(), int(n.GetTier())); err != nil {
+			return err
+		}
+		s.count()
+	case *residencyv1.Frame_Cleared:
+		s.r.streams[b.Cleared.GetRank()].Clear()
+		s.count()
+	case *residencyv1.Frame_State:
+		s.state(b.State)
+	case *residencyv1.Frame_Load:
+		s.f.mu.Lock()
+		s.r.report(b.Load)
+		s.f.mu.Unlock()
+	case *residencyv1.Frame_Heartbeat:
+		s.f.mu.Lock()
+		s.r.lagMS = max(b.Heartbeat.GetEventLagUs(), 0) / 1000
+		s.f.mu.Unlock()
+	}
+	return nil
+}
+
+// hello begins with empty streams, which stay invisible until the snapshot is
+// complete.
+func (s *session) hello(epoch string, h *residencyv1.Hello) error {
+	r, f := s.r, s.f
+	if h.GetReplica() != s.id {
+		return &refusal{routing.SVIDMismatch, fmt.Errorf("%s says it is %s", s.id, h.GetReplica())}
+	}
+	if h.GetPool() != r.target.Pool {
+		return &refusal{routing.NotPermitted, fmt.Errorf("%s says it is in pool %s, not %s", s.id, h.GetPool(), r.target.Pool)}
+	}
+	f.forget(r)
+	if err := f.register(r, int(h.GetRanks()), int(h.GetNumBlocks())); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r.newEpoch(epoch)
+	r.hello, r.whole, r.refusing, r.draining = h, false, false, false
+	r.load = new(residencyv1.Load)
+	r.ranks = make([]rankState, h.GetRanks())
+	for i := range r.ranks {
+		r.ranks[i] = rankState{routing.StreamUnknown, routing.SuspectStream}
+	}
+	r.gen++
+	return nil
+}
+
+// register gives each rank of r an ordinal and a stream of the index.
+func (f *Fleet) register(r *replica, ranks, blocks int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for rank := range ranks {
+		at := 0
+		for at < len(f.owners) && f.owners[at].replica != nil {
+			at++
+		}
+		st, err := f.index.Stream(at, blocks)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errNoPlace, err)
+		}
+		if at == len(f.owners) {
+			f.owners = append(f.owners, owner{})
+		}
+		f.owners[at] = owner{r, rank}
+		r.ords, r.streams = append(r.ords, at), append(r.streams, st)
+	}
+	return nil
+}
+
+// whole makes the snapshot visible, and the replica eligible.
+func (s *session) whole() {
+	for _, st := range s.r.streams {
+		st.Commit()
+	}
+	s.count()
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.r.whole, s.r.down, s.r.detail = true, "", ""
+	s.r.answers()
+	s.r.gen++
+	s.f.log.Info("replica watched", "pool", s.r.target.Pool, "address", s.r.target.Address, "replica", s.id, "blocks", s.r.blocks)
+}
+
+func (s *session) stored(n *residencyv1.Stored) error {
+	st := s.r.streams[n.GetRank()]
+	if err := st.Store(n.GetNs(), n.GetParentNode(), n.GetNode(), n.GetIds(), int(n.GetTier())); err != nil {
+		return err
+	}
+	if s.r.whole { // only this goroutine writes whole
+		s.count()
+	}
+	return nil
+}
+
+// count notes what the streams hold.
+func (s *session) count() {
+	blocks, refused := 0, uint64(0)
+	for _, st := range s.r.streams {
+		stats := st.Stats()
+		blocks += stats.Blocks
+		refused += stats.Refused
+	}
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.r.blocks, s.r.refusing = blocks, refused > 0
+}
+
+// drainingReason is the reason of a State that says the relay takes no more.
+const drainingReason = "draining"
+
+func (s *session) state(st *residencyv1.State) {
+	k := rankState{}
+	switch st.GetState() {
+	case residencyv1.State_LIVE:
+		k = rankState{routing.StreamLive, ""}
+	case residencyv1.State_LIVE_PARTIAL:
+		k = rankState{routing.StreamLivePartial, routing.PartialStream}
+	case residencyv1.State_NONE:
+		k = rankState{routing.StreamNone, routing.NoEvents}
+	case residencyv1.State_SUSPECT:
+		k = rankState{routing.StreamSuspect, routing.SuspectStream}
+	default:
+		k = rankState{routing.StreamUnknown, routing.SuspectStream}
+	}
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.r.draining = st.GetReason() == drainingReason
+	s.r.ranks[st.GetRank()] = k
+	s.r.gen++
+}
