@@ -46,13 +46,18 @@ type Finding struct {
 func Scan(text []byte) []Finding {
 	v := normalize(text)
 	var found []Finding
+	past := make([]int, len(rules)) // past each rule's last match, before which it is not tried
 	for i, b := range v.bytes {
 		if len(dispatch[atWord][b]) == 0 { // most bytes: not even there
 			continue
 		}
-		for _, d := range dispatch[placeAt(v.bytes, i)][b] {
-			if start, end, ok := d.match(v.bytes, i); ok {
-				found = append(found, Finding{d.Name, d.Category, v.offset(start), v.offset(end)})
+		for _, n := range dispatch[placeAt(v.bytes, i)][b] {
+			if i < past[n] {
+				continue
+			}
+			if start, end, ok := rules[n].match(v.bytes, i); ok {
+				found = append(found, Finding{rules[n].Name, rules[n].Category, v.offset(start), v.offset(end)})
+				past[n] = end
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sallyport-ai/sallyport/policy"
 )
@@ -278,6 +279,28 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
+// TestNoTextIsSlow scans texts made to be slow, of two lengths. Eight times the
+// text may take some 8 times as long; a quadratic scan would take 64 times.
+func TestNoTextIsSlow(t *testing.T) {
+	for _, unit := range []string{"eyJ-", "eyJ.", "sk-", "a@", "a.a@a.a", "1 ", "4-", "mrn ", "mrn-", "de1 ", "secret_key=", "-----BEGIN ", "ssn 123456789 ", "\u200b1"} {
+		short := []byte(strings.Repeat(unit, 64<<10/len(unit)))
+		long := slices.Repeat(short, 8)
+		if a, b := fastest(short), fastest(long); b > 32*a+time.Millisecond {
+			t.Errorf("%q: %v for %d bytes, %v for %d", unit, a, len(short), b, len(long))
+		}
+	}
+}
+
+func fastest(text []byte) time.Duration {
+	best := time.Hour
+	for range 3 {
+		start := time.Now()
+		Scan(text)
+		best = min(best, time.Since(start))
+	}
+	return best
+}
+
 func FuzzScan(f *testing.F) {
 	f.Add("SSN 536-90-4399 mail a@b.org", "x")
 	f.Add(`\u0034111 1111 1111 1111`, "é")
@@ -310,9 +333,11 @@ func BenchmarkScan(b *testing.B) {
 		"digits":  func() string { return fmt.Sprint(r.IntN(1e9)) + " " },
 		"ats":     func() string { return "a@" },
 		"zeros":   func() string { return "1 " },
+		"tokens":  func() string { return "eyJ-" },
+		"keys":    func() string { return "sk-" },
 		"letters": func() string { return "mrn" + string(rune('a'+r.IntN(26))) + "-" },
 	}
-	for _, name := range []string{"prose", "unicode", "digits", "ats", "zeros", "letters"} {
+	for _, name := range []string{"prose", "unicode", "digits", "ats", "zeros", "letters", "tokens", "keys"} {
 		b.Run(name, func(b *testing.B) {
 			var texts [][]byte
 			for range 8 {

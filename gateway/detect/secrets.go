@@ -15,26 +15,26 @@ type key struct {
 
 // keys are the providers' documented prefixes.
 var keys = []key{
-	{"sk-", isToken, 20, 255},      // OpenAI, Anthropic and those that copied them
+	{"sk-", isToken, 20, open},     // OpenAI, Anthropic and those that copied them
 	{"AKIA", isUpperAlnum, 16, 16}, // AWS, long-lived
 	{"ASIA", isUpperAlnum, 16, 16}, // AWS, temporary
-	{"ghp_", isAlnum, 36, 255},     // GitHub
-	{"gho_", isAlnum, 36, 255},
-	{"ghu_", isAlnum, 36, 255},
-	{"ghs_", isAlnum, 36, 255},
-	{"ghr_", isAlnum, 36, 255},
-	{"github_pat_", isToken, 22, 255},
-	{"glpat-", isToken, 20, 255}, // GitLab
-	{"AIza", isToken, 35, 35},    // Google
+	{"ghp_", isAlnum, 36, open},    // GitHub
+	{"gho_", isAlnum, 36, open},
+	{"ghu_", isAlnum, 36, open},
+	{"ghs_", isAlnum, 36, open},
+	{"ghr_", isAlnum, 36, open},
+	{"github_pat_", isToken, 22, open},
+	{"glpat-", isToken, 20, open}, // GitLab
+	{"AIza", isToken, 35, 35},     // Google
 	{"GOCSPX-", isToken, 28, 28},
-	{"xoxb-", isToken, 10, 255}, // Slack
-	{"xoxp-", isToken, 10, 255},
-	{"xoxa-", isToken, 10, 255},
-	{"xoxr-", isToken, 10, 255},
-	{"xoxs-", isToken, 10, 255},
-	{"xapp-", isToken, 10, 255},
-	{"sk_live_", isAlnum, 16, 255}, // Stripe
-	{"rk_live_", isAlnum, 16, 255},
+	{"xoxb-", isToken, 10, open}, // Slack
+	{"xoxp-", isToken, 10, open},
+	{"xoxa-", isToken, 10, open},
+	{"xoxr-", isToken, 10, open},
+	{"xoxs-", isToken, 10, open},
+	{"xapp-", isToken, 10, open},
+	{"sk_live_", isAlnum, 16, open}, // Stripe
+	{"rk_live_", isAlnum, 16, open},
 	{"hf_", isAlnum, 30, 64}, // Hugging Face
 	{"npm_", isAlnum, 36, 36},
 	{"dop_v1_", isAlnum, 64, 64}, // DigitalOcean
@@ -64,16 +64,28 @@ func providerKey(v []byte, i int) (int, int, bool) {
 		if len(v)-i < len(k.prefix) || string(v[i:i+len(k.prefix)]) != k.prefix {
 			continue
 		}
-		start := i + len(k.prefix)
-		end := run(v, start, k.most, k.class)
-		tail := v[start:end]
-		if len(tail) >= k.least && !(len(tail) == k.most && k.class(at(v, end)) && k.most < 255) &&
-			slices.ContainsFunc(tail, isDigit) && slices.ContainsFunc(tail, isAlpha) {
+		if end, ok := k.tail(v, i+len(k.prefix)); ok {
 			return i, end, true
 		}
 	}
 	return 0, 0, false
 }
+
+// tail returns the end of the key whose tail begins at start. Its first
+// characters decide, so that prefixes in a row are not each read to the end.
+func (k key) tail(v []byte, start int) (int, bool) {
+	head := v[start:run(v, start, min(k.most, k.least+telling), k.class)]
+	if len(head) < k.least || !slices.ContainsFunc(head, isDigit) || !slices.ContainsFunc(head, isAlpha) {
+		return 0, false
+	}
+	end := run(v, start, k.most, k.class)
+	return end, k.most == open || !k.class(at(v, end))
+}
+
+const (
+	open    = 255 // most characters of a key whose form has no length
+	telling = 16
+)
 
 const pemBegin = "-----BEGIN "
 
@@ -97,7 +109,8 @@ const (
 // jsonWebToken matches a compact JWS or JWE whose header and claims are JSON
 // objects: base64url of {" is eyJ.
 func jsonWebToken(v []byte, i int) (int, int, bool) {
-	if at(v, i+1) != 'y' || at(v, i+2) != 'J' {
+	// After - or _ it would be the middle of a segment, which was read before.
+	if at(v, i+1) != 'y' || at(v, i+2) != 'J' || at(v, i-1) == '-' || at(v, i-1) == '_' {
 		return 0, 0, false
 	}
 	header := run(v, i, mostJWT, isToken)

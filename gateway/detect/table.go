@@ -48,13 +48,15 @@ func Table() []Rule {
 	}
 }
 
-// dispatch lists for each place and byte the rules to try there: those of a
-// place also where a narrower one is met.
-var dispatch = func() (by [3][256][]*Rule) {
-	for _, rule := range Table() {
+var rules = Table()
+
+// dispatch lists for each place and byte the indexes of the rules to try there:
+// those of a place also where a narrower one is met.
+var dispatch = func() (by [3][256][]int) {
+	for n, rule := range rules {
 		for at := rule.where; at <= atWord; at++ {
 			for _, b := range []byte(rule.first) {
-				by[at][b] = append(by[at][b], &rule)
+				by[at][b] = append(by[at][b], n)
 			}
 		}
 	}
