@@ -3,6 +3,8 @@ package tlog
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +20,7 @@ type disk struct {
 	mu        sync.Mutex
 	failSync  error         // the next sync of a segment in use fails, once
 	failWrite error         // the next write of records fails half way, once
+	nothing   bool          // failWrite writes nothing
 	full      bool          // no file can be created
 	stall     chan struct{} // while set, syncs wait until it is closed
 	afterFail atomic.Int32  // writes and syncs of a file that had failed
@@ -62,6 +65,9 @@ func (f *faultyFile) WriteAt(p []byte, off int64) (int, error) {
 		f.disk.failWrite = nil
 		f.disk.mu.Unlock()
 		f.failed.Store(true)
+		if f.disk.nothing {
+			return 0, err
+		}
 		n, _ := f.segmentFile.WriteAt(p[:len(p)/2], off)
 		return n, err
 	}
@@ -150,17 +156,99 @@ func TestFailedBatchIsRefusedAndItsFateRecorded(t *testing.T) {
 }
 
 func TestFirstBatchOfASegmentMayFail(t *testing.T) {
-	d := &disk{failSync: syscall.EIO}
-	cfg := testConfig(t, testKey(t))
-	cfg.create = d.create
-	if _, err := Open(cfg); !errors.Is(err, audit.ErrUnavailable) {
-		t.Fatalf("Open = %v", err)
+	for _, d := range []*disk{{failSync: syscall.EIO}, {failWrite: syscall.EIO}, {failWrite: syscall.EIO, nothing: true}} {
+		cfg := testConfig(t, testKey(t))
+		cfg.create = d.create
+		if _, err := Open(cfg); !errors.Is(err, audit.ErrUnavailable) {
+			t.Fatalf("Open = %v", err)
+		}
+		cfg.create = nil
+		l := mustOpen(t, cfg)
+		mustAppend(t, l, decision(1))
+		mustClose(t, l)
+		if got, want := kinds(records(t, cfg.Dir)), "boot seal boot decision seal"; got != want {
+			t.Errorf("log holds %q, want %q", got, want)
+		}
+		mustVerify(t, cfg)
 	}
-	cfg.create = nil
-	l := mustOpen(t, cfg)
+}
+
+func TestCrashAfterAPoisonedSegment(t *testing.T) {
+	d, cfg, l := openFaulty(t)
 	mustAppend(t, l, decision(1))
+	for i := range 3 {
+		d.set(func() { d.failSync = syscall.EIO })
+		if _, err := l.Append(t.Context(), decision(2)); err == nil {
+			t.Fatal("a failed sync is acknowledged")
+		}
+		mustAppend(t, l, decision(3+i))
+	}
+	copied := cfg
+	copied.Dir, copied.create = filepath.Join(t.TempDir(), "copy"), nil
+	if err := os.CopyFS(copied.Dir, os.DirFS(cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, mustOpen(t, copied))
+	if report := mustVerify(t, copied); report.Unresolved != 0 || report.Boots != 2 {
+		t.Errorf("report %+v", report)
+	}
+	if got := strings.Count(kinds(records(t, copied.Dir)), "decision"); got != 7 {
+		t.Errorf("%d decisions, want 7", got)
+	}
+}
+
+func TestAppendRefuses(t *testing.T) {
+	d, _, l := openFaulty(t)
+	large := decision(1)
+	large.Detail = strings.Repeat("x", maxPayload)
+	broken := decision(1)
+	broken.Input = []byte("{")
+	unknown := decision(1)
+	unknown.Durability = "eventual"
+	for what, r := range map[string]*audit.Record{"a record over the size limit": large, "a record that is not JSON": broken, "an unknown durability": unknown} {
+		if _, err := l.Append(t.Context(), r); err == nil {
+			t.Errorf("%s is accepted", what)
+		}
+	}
+
+	stall := make(chan struct{})
+	d.set(func() { d.stall = stall })
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	big := strings.Repeat("x", 60000)
+	for i := range maxQueueBytes/60000 + 64 { // more than the queue and the batch under way hold
+		wg.Go(func() {
+			r := decision(i)
+			r.Detail = big
+			if _, err := l.Append(ctx, r); err == nil {
+				t.Error("a record is acknowledged while the disk stalls")
+			}
+		})
+	}
+	full := func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.queueBytes >= maxQueueBytes
+	}
+	for !full() {
+		time.Sleep(time.Millisecond)
+	}
+	start := time.Now()
+	if _, err := l.Append(t.Context(), decision(0)); !errors.Is(err, audit.ErrUnavailable) || time.Since(start) > time.Second {
+		t.Errorf("Append to a full queue = %v after %v", err, time.Since(start))
+	}
+	cancel()
+	wg.Wait()
+	d.set(func() { d.stall = nil })
+	close(stall)
+	for full() {
+		time.Sleep(time.Millisecond)
+	}
+	mustAppend(t, l, decision(0))
 	mustClose(t, l)
-	mustVerify(t, cfg)
+	if _, err := l.Append(t.Context(), decision(0)); !errors.Is(err, audit.ErrUnavailable) {
+		t.Errorf("Append to a closed log = %v", err)
+	}
 }
 
 func TestLogHaltsIfTheNewSegmentFailsToo(t *testing.T) {

@@ -207,14 +207,17 @@ func (l *Log) prepare() (*recovered, error) {
 		}
 		l.locks = append(l.locks, lock)
 	}
-	rec, err := recoverLog(l.cfg.Dir, l.cfg.Key)
-	if err != nil {
-		return nil, err
-	}
+	var held []checkpoint
 	if l.cfg.Dir2 != "" {
-		if err := checkMirror(l.cfg.Dir2, rec, l.cfg.Key); err != nil {
+		head, err := mirrorHead(l.cfg.Dir2, l.cfg.Key)
+		if err != nil {
 			return nil, err
 		}
+		held = append(held, head)
+	}
+	rec, err := recoverLog(l.cfg.Dir, l.cfg.Key, held...)
+	if err != nil {
+		return nil, err
 	}
 	if err := rec.apply(l.cfg.Dir); err != nil {
 		return nil, err

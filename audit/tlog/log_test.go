@@ -268,6 +268,30 @@ func TestVerifyWhileAppending(t *testing.T) {
 	mustVerify(t, cfg)
 }
 
+func TestIdleLogBeatsAndPublishes(t *testing.T) {
+	cfg := testConfig(t, testKey(t))
+	cfg.HeartbeatEvery, cfg.CheckpointEvery = 5*time.Millisecond, 5*time.Millisecond
+	l := mustOpen(t, cfg)
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		cp, err := readCheckpoint(cfg.Dir, cfg.Key.Verifier())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cp.size >= 3 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no checkpoint of three records")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	mustClose(t, l)
+	if got := kinds(records(t, cfg.Dir)); !strings.HasPrefix(got, "boot heartbeat heartbeat") || !strings.HasSuffix(got, " seal") {
+		t.Errorf("log holds %q", got)
+	}
+}
+
 func TestFollowSeesEveryRecordOnce(t *testing.T) {
 	cfg := testConfig(t, testKey(t))
 	l := mustOpen(t, cfg)

@@ -8,21 +8,15 @@ import (
 	"path/filepath"
 )
 
-// checkMirror refuses a second directory that knows of records which the first
-// does not hold. Batches are written to the first directory first, so that
-// cannot come from a crash: the first was cut back or replaced.
-func checkMirror(dir string, primary *recovered, key *Key) error {
-	second, err := recoverLog(dir, key)
+// mirrorHead returns how far the second directory has got. The first must
+// extend it: batches are written to the first directory first, so that it was
+// overtaken cannot come from a crash.
+func mirrorHead(dir string, key *Key) (checkpoint, error) {
+	rec, err := recoverLog(dir, key)
 	if err != nil {
-		return fmt.Errorf("second directory: %w", err)
+		return checkpoint{}, fmt.Errorf("second directory: %w", err)
 	}
-	if n, m := second.state.tree.size, primary.state.tree.size; n > m {
-		return fmt.Errorf("second directory: %w", &Fault{
-			Code: CheckpointAhead, Index: m,
-			Detail: fmt.Sprintf("it holds %d records and the first directory %d", n, m),
-		})
-	}
-	return nil
+	return checkpoint{origin: key.Name(), size: rec.state.tree.size, root: rec.state.tree.root()}, nil
 }
 
 // catchUp makes the segments of the second directory those of the first. What

@@ -31,10 +31,11 @@ type recovered struct {
 	torn      int64         // bytes of an unfinished batch that are to be cut
 }
 
-// recoverLog replays the segments of dir. It returns an error, and so leaves
-// the log as it is, unless all damage there is can be explained by one write
-// that was under way when the process died.
-func recoverLog(dir string, key *Key) (*recovered, error) {
+// recoverLog replays the segments of dir, which must extend its checkpoint and
+// what else is held against it. It returns an error, and so leaves the log as
+// it is, unless all damage there is can be explained by one write that was
+// under way when the process died.
+func recoverLog(dir string, key *Key, held ...checkpoint) (*recovered, error) {
 	segs, err := listSegments(dir)
 	if err != nil {
 		return nil, err
@@ -47,7 +48,7 @@ func recoverLog(dir string, key *Key) (*recovered, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := rec.replay(dir, segs, key, cp); err != nil {
+	if err := rec.replay(dir, segs, key, append(held, cp)); err != nil {
 		return nil, fmt.Errorf("log in %s is left untouched: %w", dir, err)
 	}
 	rec.published = cp.size
@@ -94,26 +95,26 @@ func firstBatch(dir string, number int) error {
 
 // replay walks the log and checks it. Of the signatures it checks only the
 // last in each segment: through the chain it vouches for all before it.
-func (rec *recovered) replay(dir string, segs []int, key *Key, cp checkpoint) error {
+func (rec *recovered) replay(dir string, segs []int, key *Key, held []checkpoint) error {
 	w := walk(dir, segs, key.Name())
 	w.deep = true
 	defer w.Close()
-	c := checker{key: key.Verifier(), vkey: key.VerifierKey(), at: []checkpoint{cp}}
+	c := checker{key: key.Verifier(), vkey: key.VerifierKey(), at: held}
 	var (
 		open openDecisions
 		z    summarizer
-		held *batch // the last batch of the current segment
+		last *batch // of the current segment
 	)
 	for {
 		b, err := w.batch()
-		if held != nil && (err != nil || b.at.segment != held.at.segment) && !signedBy(key.Verifier(), held) {
-			return held.fault(BadSignature, "not signed by %s", key.VerifierKey())
+		if last != nil && (err != nil || b.at.segment != last.at.segment) && !signedBy(key.Verifier(), last) {
+			return last.fault(BadSignature, "not signed by %s", key.VerifierKey())
 		}
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			if err := rec.tear(dir, w, held, err); err != nil {
+			if err := rec.tear(dir, w, last, err); err != nil {
 				return err
 			}
 			break
@@ -136,14 +137,14 @@ func (rec *recovered) replay(dir string, segs []int, key *Key, cp checkpoint) er
 			}
 			rec.clean = s.Kind == audit.KindSeal
 		}
-		held = b
+		last = b
 	}
 	if err := c.end(); err != nil {
 		return err
 	}
 	rec.state = state{chain: genesis(key.Name()), tree: c.tree}
-	if held != nil {
-		rec.state.chain = held.after.chain
+	if last != nil {
+		rec.state.chain = last.after.chain
 	}
 	rec.clean = rec.clean && rec.torn == 0 && len(rec.drop) == 0
 	rec.open = open.list()
@@ -153,31 +154,37 @@ func (rec *recovered) replay(dir string, segs []int, key *Key, cp checkpoint) er
 // tear decides whether damage is the rest of a write that was under way. A
 // batch was acknowledged only after its trailer was durable, so damage with a
 // trailer beyond it is not, and neither is a whole frame out of place.
-func (rec *recovered) tear(dir string, w *walker, held *batch, err error) error {
+func (rec *recovered) tear(dir string, w *walker, last *batch, err error) error {
 	var fault *Fault
-	if !errors.As(err, &fault) || held == nil || fault.Segment != held.at.segment || len(w.ahead) > 0 {
+	if !errors.As(err, &fault) || last == nil || fault.Segment != last.at.segment || len(w.ahead) > 0 {
 		return err
 	}
 	if !fault.Code.torn() {
 		return err
 	}
-	signed, readErr := signedBeyond(dir, held.at.segment, held.after.offset)
+	signed, readErr := signedBeyond(dir, last.at.segment, last.after.offset)
 	if readErr != nil || signed {
 		return errors.Join(err, readErr)
 	}
-	info, statErr := os.Stat(segmentPath(dir, held.at.segment))
+	info, statErr := os.Stat(segmentPath(dir, last.at.segment))
 	if statErr != nil {
 		return fmt.Errorf("measure torn segment: %w", statErr)
 	}
-	rec.torn = info.Size() - held.after.offset
+	rec.torn = info.Size() - last.after.offset
 	return nil
 }
 
-// apply cuts what recovery found to be unfinished.
+// apply cuts what recovery found to be unfinished, and makes durable what it
+// found to be there.
 func (rec *recovered) apply(dir string) error {
 	for _, number := range rec.drop {
 		if err := os.Remove(segmentPath(dir, number)); err != nil {
 			return fmt.Errorf("drop unfinished segment: %w", err)
+		}
+	}
+	if !rec.clean && rec.last >= 0 {
+		if err := resync(segmentPath(dir, rec.last), rec.ends[rec.last]); err != nil {
+			return err
 		}
 	}
 	for number, end := range rec.ends {
@@ -186,6 +193,17 @@ func (rec *recovered) apply(dir string) error {
 		}
 	}
 	return removeSpares(dir, rec.last)
+}
+
+// resync replaces a segment by a synced copy of its first bytes. The last
+// batch may have been read from memory and be nowhere else: never synced, or,
+// after a failed sync, dropped from what a sync would still write.
+func resync(path string, size int64) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("resync last segment: %w", err)
+	}
+	return replaceFile(path, data[:size], true) // removeSpares syncs the directory
 }
 
 // trim shortens a file, durably.
@@ -274,8 +292,10 @@ func (b *batch) faultAt(i int, code Code, detail string) *Fault {
 // fault is damage to the trailer of a batch.
 func (b *batch) fault(code Code, format string, args ...any) *Fault {
 	index := b.at.next + uint64(len(b.leaves))
-	return &Fault{Code: code, Index: max(index, 1) - 1, Segment: b.at.segment, Offset: b.after.offset - frameHead - trailerSize,
-		Detail: "batch trailer after the record: " + fmt.Sprintf(format, args...)}
+	return &Fault{
+		Code: code, Index: max(index, 1) - 1, Segment: b.at.segment, Offset: b.after.offset - frameHead - trailerSize,
+		Detail: "batch trailer after the record: " + fmt.Sprintf(format, args...),
+	}
 }
 
 // signedBy checks a batch's signature.
