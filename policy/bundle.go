@@ -61,6 +61,9 @@ func (f files) layer(fsys fs.FS) error {
 		if err != nil {
 			return fmt.Errorf("read bundle: %w", err)
 		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && name != "." {
+			return fs.SkipDir // such as the ..data of a mounted ConfigMap
+		}
 		if d.IsDir() || !isBundleFile(name) {
 			return nil
 		}

@@ -153,7 +153,7 @@ func (c Config) snapshot(ctx context.Context, name string, layers []fs.FS) (*Sna
 	if err != nil {
 		return nil, err
 	}
-	s, err := compile(ctx, b, f.digest())
+	s, err := compile(ctx, b, f)
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func uncheckedSnapshot(t testing.TB, fsys fs.FS) *Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := compile(context.Background(), b, f.digest())
+	s, err := compile(context.Background(), b, f)
 	if err != nil {
 		t.Fatal(err)
 	}

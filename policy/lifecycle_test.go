@@ -206,6 +206,26 @@ func TestReloadKeepsTheLastGoodPolicy(t *testing.T) {
 	}
 }
 
+func TestArchiveActivatesAsTheSameBundle(t *testing.T) {
+	private, public := keyPair(t)
+	name := filepath.Join(t.TempDir(), "b.tar.gz")
+	build(t, name, demoLayers(t), "1", private)
+	cfg := Config{Bundle: name, VerifyKeyFile: public, Production: true}
+	e, err := Load(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	if err := e.Snapshot().Archive(&buf); err != nil {
+		t.Fatal(err)
+	}
+	write(t, name, buf.Bytes())
+	again, err := Load(t.Context(), cfg)
+	if err != nil || again.Snapshot().Digest() != e.Snapshot().Digest() {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestRevisionsCompareByNumber(t *testing.T) {
 	for _, c := range []struct {
 		older, newer string
@@ -235,7 +255,7 @@ func TestDigestNamesContent(t *testing.T) {
 		return f.digest()
 	}
 	a := fstest.MapFS{"a.rego": {Data: []byte("bc")}}
-	if digest(a) != digest(a) {
+	if copied := (fstest.MapFS{"a.rego": {Data: []byte("bc")}}); digest(a) != digest(copied) {
 		t.Error("the same files have two digests")
 	}
 	for claim, b := range map[string]fs.FS{

@@ -272,7 +272,7 @@ func shippedOver(t testing.TB, data map[string]any) *Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := compile(t.Context(), b, f.digest())
+	s, err := compile(t.Context(), b, f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,11 +325,11 @@ func agree(t *testing.T, s *Snapshot, d Data, in Input) (allow bool) {
 		return d
 	}
 	got, want := ask(), referenceDecision(d, in)
-	if diff := differences(got, ask(rego.EvalRuleIndexing(false), rego.EvalEarlyExit(false))); len(diff) > 0 {
+	if diff := Diff(got, ask(rego.EvalRuleIndexing(false), rego.EvalEarlyExit(false))); len(diff) > 0 {
 		t.Fatalf("without the rule index: %v\n%s", diff, q.json)
 	}
 	if want.Allow {
-		if diff := differences(want, got); len(diff) > 0 || !slices.Equal(got.Reasons, want.Reasons) {
+		if diff := Diff(want, got); len(diff) > 0 || !slices.Equal(got.Reasons, want.Reasons) {
 			t.Fatalf("%v, reasons %v\n%s", diff, got.Reasons, q.json)
 		}
 	} else if got.Allow || len(got.Pools) > 0 || len(got.Reasons) == 0 || slices.Contains(got.Reasons, "not_permitted") {

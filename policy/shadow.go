@@ -25,7 +25,7 @@ func (s *Snapshot) shadowDiff(ctx context.Context, q question, active Decision, 
 	if (err == nil) != (activeErr == nil) {
 		diffs = append(diffs, fmt.Sprintf("error: %v → %v", activeErr, err))
 	}
-	diffs = append(diffs, differences(active, d)...)
+	diffs = append(diffs, Diff(active, d)...)
 	diff := strings.Join(diffs, "; ")
 	if len(diff) > maxShadowDiff {
 		diff = strings.ToValidUTF8(diff[:maxShadowDiff], "") + "…"
@@ -33,8 +33,9 @@ func (s *Snapshot) shadowDiff(ctx context.Context, q question, active Decision, 
 	return diff
 }
 
-// differences lists the fields in which two decisions differ, "field: a → b".
-func differences(a, b Decision) []string {
+// Diff lists the fields in which b differs from a, each as "field: a → b". Of
+// two denials it compares the reasons alone.
+func Diff(a, b Decision) []string {
 	var diffs []string
 	differ := func(field string, x, y any) {
 		if from, to := fmt.Sprint(x), fmt.Sprint(y); from != to {

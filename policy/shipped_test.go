@@ -1,7 +1,12 @@
 package policy
 
 import (
+	"bytes"
+	"io/fs"
+	"slices"
 	"testing"
+
+	"github.com/open-policy-agent/opa/v1/format"
 
 	"github.com/sallyport-ai/sallyport/policies"
 )
@@ -29,5 +34,37 @@ func TestShippedRegoPassesItsTestsUnderTheDemoData(t *testing.T) {
 	}
 	for _, f := range report.Failed() {
 		t.Errorf("%s: %s", f.Name, f.Error)
+	}
+}
+
+func TestShippedRegoIsFormatted(t *testing.T) {
+	names, err := fs.Glob(policies.FS, "sallyport/*.rego")
+	if err != nil || len(names) < 3 {
+		t.Fatalf("%v, %v", names, err)
+	}
+	for _, name := range names {
+		source, err := policies.FS.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		formatted, err := format.Source(name, source)
+		if err != nil || !bytes.Equal(source, formatted) {
+			t.Errorf("%s is not as `opa fmt` writes it: %v", name, err)
+		}
+	}
+}
+
+func TestRecordNamesTheRuleThatAnswered(t *testing.T) {
+	s := demoSnapshot(t)
+	listing := request(func(r *InputRequest) { r.Operation, r.Model = "models.list", "" })
+	for want, in := range map[string]Input{
+		"allow.content": ask(),
+		"allow.listing": ask(class("discovery"), listing),
+		"refuse":        ask(as("hooli", "")),
+	} {
+		_, ev, err := s.Decide(t.Context(), in)
+		if err != nil || !slices.Equal(ev.Rules, []string{want}) {
+			t.Errorf("rules %v, want %s: %v", ev.Rules, want, err)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ const entrypoint = "data.sallyport.decision"
 type Snapshot struct {
 	revision string
 	digest   string
+	source   files // as read, for Archive
 	timeout  time.Duration
 	registry *registry
 	compiler *ast.Compiler
@@ -38,8 +40,12 @@ func (s *Snapshot) Revision() string { return s.revision }
 // Digest is the hex SHA-256 of the bundle's files.
 func (s *Snapshot) Digest() string { return s.digest }
 
+// Archive writes the bundle as it was read, signature included, as a tarball:
+// what an auditor needs to ask the same questions again.
+func (s *Snapshot) Archive(w io.Writer) error { return s.source.writeTarball(w) }
+
 // compile makes a snapshot of a parsed bundle, ready to be asked.
-func compile(ctx context.Context, b *bundle.Bundle, digest string) (*Snapshot, error) {
+func compile(ctx context.Context, b *bundle.Bundle, source files) (*Snapshot, error) {
 	modules := make(map[string]*ast.Module, len(b.Modules))
 	for _, m := range b.Modules {
 		if !isTestFile(m.Path) {
@@ -79,7 +85,7 @@ func compile(ctx context.Context, b *bundle.Bundle, digest string) (*Snapshot, e
 	if revision == "" {
 		revision = unversioned
 	}
-	return &Snapshot{revision: revision, digest: digest, registry: registry, compiler: compiler, query: query}, nil
+	return &Snapshot{revision: revision, digest: source.digest(), source: source, registry: registry, compiler: compiler, query: query}, nil
 }
 
 // newCompiler is strict, knows the type of input, and lacks every built-in that

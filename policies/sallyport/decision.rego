@@ -46,24 +46,17 @@ default decision := {
 	"reauthorize_s": 60,
 }
 
+decision := content if content
+
+else := listing if listing
+
+else := refused
+
 # METADATA
-# description: A request with content, for a class that the tenant is granted.
+# description: A request with content, of a class that the tenant is granted.
 # labels:
-#   id: allow.granted
-decision := {
-	"allow": true,
-	"reasons": ["class_granted"],
-	"pools": pools,
-	"strategy": route.strategy,
-	"prefer": {"region": preferred(tenant), "warm": true},
-	"cache_domain": route.cache_domain,
-	"inspect": route.inspect,
-	"tools_allow": tenant.tools_allow,
-	"limits": {"max_output_tokens": tenant.max_output_tokens},
-	"durability": route.durability,
-	"expose_cached_tokens": tenant.expose_cached_tokens,
-	"reauthorize_s": tenant.reauthorize_s,
-} if {
+#   id: allow.content
+content := permit(tenant, route, pools) if {
 	class := input.class.name
 	not class in {"discovery", "unclassified"}
 	request := input.request
@@ -103,20 +96,7 @@ decision := {
 #   of every class and label may be listed.
 # labels:
 #   id: allow.listing
-else := {
-	"allow": true,
-	"reasons": ["class_granted"],
-	"pools": pools,
-	"strategy": route.strategy,
-	"prefer": {"region": preferred(tenant), "warm": true},
-	"cache_domain": route.cache_domain,
-	"inspect": route.inspect,
-	"tools_allow": tenant.tools_allow,
-	"limits": {"max_output_tokens": tenant.max_output_tokens},
-	"durability": route.durability,
-	"expose_cached_tokens": tenant.expose_cached_tokens,
-	"reauthorize_s": tenant.reauthorize_s,
-} if {
+listing := permit(tenant, route, pools) if {
 	input.class.name == "discovery"
 	input.request.operation == "models.list"
 	tenant := data.sallyport.tenants[input.principal.tenant]
@@ -132,12 +112,31 @@ else := {
 }
 
 # METADATA
-# description: Everything else.
+# description: Everything else, with every reason.
 # labels:
 #   id: refuse
-else := object.union(refusal, {"reasons": [reason | some reason in reasons]}) if {
+refused := object.union(refusal, {"reasons": [reason | some reason in reasons]}) if {
 	count(reasons) > 0
 }
+
+permit(tenant, route, pools) := {
+	"allow": true,
+	"reasons": ["class_granted"],
+	"pools": pools,
+	"strategy": route.strategy,
+	"prefer": {"region": preferred(tenant), "warm": true},
+	"cache_domain": route.cache_domain,
+	"inspect": route.inspect,
+	"tools_allow": tenant.tools_allow,
+	"limits": {"max_output_tokens": tenant.max_output_tokens},
+	"durability": route.durability,
+	"expose_cached_tokens": tenant.expose_cached_tokens,
+	"reauthorize_s": tenant.reauthorize_s,
+}
+
+preferred(tenant) := tenant.region if tenant.region != ""
+
+else := input.request.region
 
 # An estimate may be far above the truth, so only the engine's own count is
 # held against the window. A window of 0 is unknown.
@@ -172,7 +171,3 @@ denied_tools(tenant) := [tool |
 	tenant.tools_allow != null
 	not tool in tenant.tools_allow
 ]
-
-preferred(tenant) := tenant.region if tenant.region != ""
-
-else := input.request.region
