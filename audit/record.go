@@ -160,6 +160,7 @@ type Policy struct {
 	Digest     string   `json:"digest"`
 	Rules      []string `json:"rules,omitempty"`
 	EvalUS     int64    `json:"eval_us"`
+	Clamps     []string `json:"clamps,omitempty"` // what code narrowed in the answer
 	ShadowDiff string   `json:"shadow_diff,omitempty"`
 }
 
@@ -222,7 +223,9 @@ type Placement struct {
 // integers, and the cost in nanoseconds.
 type Candidate struct {
 	Replica       string `json:"replica"`
+	Stream        string `json:"stream"`
 	Depth         int    `json:"depth"`          // matched blocks
+	Overlay       int    `json:"overlay"`        // the same, with prefixes in flight
 	Confidence    int    `json:"confidence"`     // per mille
 	Waiting       int64  `json:"waiting_tokens"` // prefill tokens ahead of us
 	PrefillPS     int64  `json:"prefill_ps"`     // picoseconds per token
@@ -230,6 +233,7 @@ type Candidate struct {
 	KVFree        int64  `json:"kv_free_blocks"`
 	KVTotal       int64  `json:"kv_total_blocks"`
 	Running       int64  `json:"running"`
+	Load          int64  `json:"load_tokens"`
 	CostNS        int64  `json:"cost_ns"`
 	OverBound     bool   `json:"over_bound,omitempty"`
 	PreferPenalty int64  `json:"prefer_penalty_ns,omitempty"`

@@ -56,7 +56,7 @@ func runDemo(cmd *cobra.Command, o demoOptions) (err error) {
 	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	world, err := newDemoWorld(ctx, o, newLogger(cmd, slog.LevelWarn))
+	world, err := newDemoWorld(ctx, o, newLogger(cmd, slog.LevelWarn), newLogger(cmd, slog.LevelError))
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}

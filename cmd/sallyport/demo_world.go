@@ -42,7 +42,8 @@ func poolPrefix(pool string) string { return "spiffe://" + demoDomain + "/pool/"
 // only the engines, the SPIFFE authority and the token issuer are stand-ins.
 type demoWorld struct {
 	dir      string
-	logger   *slog.Logger
+	warnings *slog.Logger // that the authorities are not real
+	logger   *slog.Logger // of everything else; the impostor and the killed replica are meant to be
 	web      workload.WebFiles
 	url      string
 	adminURL string
@@ -70,10 +71,10 @@ type demoReplica struct {
 	done    chan struct{} // closed when both have ended
 }
 
-func newDemoWorld(ctx context.Context, o demoOptions, logger *slog.Logger) (_ *demoWorld, err error) {
+func newDemoWorld(ctx context.Context, o demoOptions, warnings, logger *slog.Logger) (_ *demoWorld, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &demoWorld{
-		dir: o.dir, logger: logger, cancel: cancel, replicas: make(map[string]*demoReplica), tokens: make(map[string]string),
+		dir: o.dir, warnings: warnings, logger: logger, cancel: cancel, replicas: make(map[string]*demoReplica), tokens: make(map[string]string),
 		logDir: filepath.Join(o.dir, "audit"), logKey: filepath.Join(o.dir, "audit.key.pub"), tokenDir: filepath.Join(o.dir, "tokens"),
 	}
 	defer func() {
@@ -94,7 +95,7 @@ func newDemoWorld(ctx context.Context, o demoOptions, logger *slog.Logger) (_ *d
 func (w *demoWorld) makeAuthorities(context.Context, demoOptions) (err error) {
 	w.authority, err = workload.NewAuthority(workload.AuthorityConfig{
 		TrustDomain: spiffeid.RequireTrustDomainFromString(demoDomain), TTL: time.Hour, Dir: filepath.Join(w.dir, "ca"),
-		Environment: "demo", Logger: w.logger,
+		Environment: "demo", Logger: w.warnings,
 	})
 	if err != nil {
 		return err
@@ -103,7 +104,7 @@ func (w *demoWorld) makeAuthorities(context.Context, demoOptions) (err error) {
 	if w.web, err = w.authority.ServerCertificate([]string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}); err != nil {
 		return err
 	}
-	if w.issuer, err = oidc.NewDevIssuer(oidc.DevConfig{Environment: "demo", Logger: w.logger}); err != nil {
+	if w.issuer, err = oidc.NewDevIssuer(oidc.DevConfig{Environment: "demo", Logger: w.warnings}); err != nil {
 		return err
 	}
 	w.closers = append(w.closers, w.issuer.Close)

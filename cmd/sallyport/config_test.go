@@ -1,0 +1,113 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/sallyport-ai/sallyport/cmd/sallyport/strictyaml"
+)
+
+// examples returns the YAML blocks of docs/configuration.md.
+func examples(t *testing.T) []string {
+	t.Helper()
+	b, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []string
+	for rest := string(b); ; {
+		_, after, ok := strings.Cut(rest, "```yaml\n")
+		if !ok {
+			return blocks
+		}
+		block, remainder, ok := strings.Cut(after, "```")
+		if !ok {
+			t.Fatal("a block without an end")
+		}
+		blocks, rest = append(blocks, block), remainder
+	}
+}
+
+func TestDocumentedConfigurationHoldsEveryFieldAndNoOther(t *testing.T) {
+	blocks := examples(t)
+	if len(blocks) != 2 {
+		t.Fatalf("%d examples, want a gateway and a relay", len(blocks))
+	}
+	for i, into := range []any{new(gatewayConfig), new(relayConfig)} {
+		f, err := strictyaml.Decode("example", strings.NewReader(blocks[i]), into)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Err(); err != nil {
+			t.Error(err)
+		}
+		for _, path := range fieldPaths(reflect.TypeOf(into).Elem(), "") {
+			if !f.Has(path) {
+				t.Errorf("%T: %s is not documented", into, path)
+			}
+		}
+	}
+}
+
+// fieldPaths lists every field, the first element standing for a list.
+func fieldPaths(t reflect.Type, at string) []string {
+	switch t.Kind() {
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Struct {
+			return fieldPaths(t.Elem(), at+"[0]")
+		}
+	case reflect.Struct:
+		var paths []string
+		for i := range t.NumField() {
+			tag := t.Field(i).Tag.Get("yaml")
+			if tag == "" {
+				continue
+			}
+			path := strings.TrimPrefix(at+"."+tag, ".")
+			paths = append(append(paths, path), fieldPaths(t.Field(i).Type, path)...)
+		}
+		return paths
+	}
+	return nil
+}
+
+func TestEveryProblemIsNamedWithItsPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	text := `environment: prod
+listen: {address: "8443", client_svid: false}
+region: eu-1
+identity: {workload_socket: /run/agent.sock}
+policy: {bundle: nowhere}
+pools:
+  - {name: a, members: ["spiffe://example.org/a/*"], replicas: [{address: "h:1", id: "spiffe://example.org/b/r0"}]}
+  - {name: a, members: ["http://x"]}
+audit: {dir: a, key_file: none, mode: fast}
+`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := loadGateway(path)
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, want := range []string{
+		":1:14: environment: want one of demo, production",
+		":2:19: listen.address: want host:port",
+		":2:9: listen.cert_file: required",
+		":4:29: identity.workload_socket: want unix:///",
+		"identity.issuers: no issuer and no client_svid",
+		":5:18: policy.bundle: stat",
+		"pools[0].replicas[0].id: spiffe://example.org/b/r0 is not one of the pool's members",
+		"pools[1].name: pool a stands twice",
+		"pools[1].members[0]:",
+		"audit.key_file: stat",
+		"audit.mode: want one of strict, strict-2, bounded",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in:\n%v", want, err)
+		}
+	}
+}
