@@ -1,6 +1,8 @@
 package prompt
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -38,10 +40,13 @@ func (m *Model) messages(raw jsontext.Value) (*jinja.List, error) {
 func (m *Model) message(in *jinja.Dict) (*jinja.Dict, error) {
 	role, _ := in.Get("role")
 	if _, ok := role.(string); !ok {
-		return nil, unsupported("role is not a string")
+		return nil, errors.New("role is not a string")
+	}
+	if err := m.sameInAllVersions(in); err != nil {
+		return nil, err
 	}
 	raw, _ := in.Get("content")
-	content, err := m.content(raw)
+	content, err := m.content(raw, m.parts && role != "tool")
 	if err != nil {
 		return nil, err
 	}
@@ -67,9 +72,29 @@ func (m *Model) message(in *jinja.Dict) (*jinja.Dict, error) {
 	return out, err
 }
 
-// content is a string: the text parts joined by line ends, an absent content
-// empty. Templates that loop over content get a list of parts instead.
-func (m *Model) content(v jinja.Value) (jinja.Value, error) {
+// sameInAllVersions refuses a message that one vLLM renders differently from
+// the next, if the template would show the difference.
+func (m *Model) sameInAllVersions(in *jinja.Dict) error {
+	for _, name := range []string{"reasoning_content", "task"} {
+		if v, _ := in.Get(name); v != nil && m.template.Mentions(name) {
+			return fmt.Errorf("vLLM's versions differ on %s", name)
+		}
+	}
+	if content, _ := in.Get("content"); content != nil {
+		if s, ok := content.(string); ok && strings.HasPrefix(s, billingHeader) {
+			return fmt.Errorf("vLLM's versions differ on %s", billingHeader)
+		}
+	}
+	return nil
+}
+
+// billingHeader begins a line that some clients put first in a system message
+// and newer versions of vLLM drop.
+const billingHeader = "x-anthropic-billing-header"
+
+// content is a string: the text parts that are not empty joined by line ends.
+// Templates that loop over content get a list of parts instead.
+func (m *Model) content(v jinja.Value, parts bool) (jinja.Value, error) {
 	var texts []string
 	switch v := v.(type) {
 	case nil:
@@ -81,36 +106,38 @@ func (m *Model) content(v jinja.Value) (jinja.Value, error) {
 			if err != nil {
 				return nil, err
 			}
-			texts = append(texts, text)
+			if text != "" || parts {
+				texts = append(texts, text)
+			}
 		}
 	default:
-		return nil, unsupported("content is neither text nor parts")
+		return nil, errors.New("content is neither text nor parts")
 	}
-	if !m.parts {
+	if !parts {
 		return strings.Join(texts, "\n"), nil
 	}
-	parts := make([]jinja.Value, len(texts))
+	list := make([]jinja.Value, len(texts))
 	for i, text := range texts {
 		part := &jinja.Dict{}
 		part.Set("type", "text")
 		part.Set("text", text)
-		parts[i] = part
+		list[i] = part
 	}
-	return jinja.NewList(parts...), nil
+	return jinja.NewList(list...), nil
 }
 
 func partText(v jinja.Value) (string, error) {
 	part, ok := v.(*jinja.Dict)
 	if !ok {
-		return "", unsupported("a content part is not an object")
+		return "", errors.New("a content part is not an object")
 	}
 	if kind, _ := part.Get("type"); kind != "text" {
-		return "", unsupported("content part of type %v", kind)
+		return "", fmt.Errorf("content part of type %v", kind)
 	}
 	text, _ := part.Get("text")
 	s, ok := text.(string)
 	if !ok {
-		return "", unsupported("a text part has no text")
+		return "", errors.New("a text part has no text")
 	}
 	return s, nil
 }
@@ -119,7 +146,7 @@ func assistant(out, in *jinja.Dict) error {
 	if v, _ := in.Get("tool_calls"); v != nil {
 		list, ok := v.(*jinja.List)
 		if !ok {
-			return unsupported("tool_calls is not a list")
+			return errors.New("tool_calls is not a list")
 		}
 		calls := make([]jinja.Value, list.Len())
 		for i := range calls {
@@ -133,11 +160,7 @@ func assistant(out, in *jinja.Dict) error {
 			out.Set("tool_calls", jinja.NewList(calls...))
 		}
 	}
-	reasoning, _ := in.Get("reasoning")
-	if reasoning == nil || reasoning == "" {
-		reasoning, _ = in.Get("reasoning_content")
-	}
-	if reasoning != nil {
+	if reasoning, _ := in.Get("reasoning"); reasoning != nil {
 		out.Set("reasoning", reasoning)
 		out.Set("reasoning_content", reasoning)
 	}
@@ -149,12 +172,12 @@ func assistant(out, in *jinja.Dict) error {
 func toolCall(v jinja.Value) (jinja.Value, error) {
 	in, ok := v.(*jinja.Dict)
 	if !ok {
-		return nil, unsupported("a tool call is not an object")
+		return nil, errors.New("a tool call is not an object")
 	}
 	fv, _ := in.Get("function")
 	fn, ok := fv.(*jinja.Dict)
 	if !ok {
-		return nil, unsupported("a tool call without function")
+		return nil, errors.New("a tool call without function")
 	}
 	raw, _ := fn.Get("arguments")
 	arguments, err := toolArguments(raw)
@@ -163,11 +186,14 @@ func toolCall(v jinja.Value) (jinja.Value, error) {
 	}
 	name, ok := fn.Get("name")
 	if _, isString := name.(string); !ok || !isString {
-		return nil, unsupported("a tool call without name")
+		return nil, errors.New("a tool call without name")
 	}
 	function := &jinja.Dict{}
 	function.Set("arguments", arguments)
 	function.Set("name", name)
+	if kind, ok := in.Get("type"); ok && kind != "function" {
+		return nil, errors.New("a tool call that is not of a function")
+	}
 	call := &jinja.Dict{}
 	for _, k := range []string{"id", "function", "type"} {
 		if v, ok := in.Get(k); ok {
@@ -179,6 +205,7 @@ func toolCall(v jinja.Value) (jinja.Value, error) {
 }
 
 // toolArguments is the object that a call's arguments, JSON in a string, hold.
+// What holds no object is an error to older versions and empty to newer ones.
 func toolArguments(v jinja.Value) (jinja.Value, error) {
 	switch v := v.(type) {
 	case nil:
@@ -189,11 +216,13 @@ func toolArguments(v jinja.Value) (jinja.Value, error) {
 		}
 		parsed, err := jinja.FromJSON([]byte(v))
 		if err != nil {
-			return nil, unsupported("arguments of a tool call: %w", err)
+			return nil, fmt.Errorf("arguments of a tool call: %w", err)
 		}
-		return parsed, nil
+		if _, ok := parsed.(*jinja.Dict); ok {
+			return parsed, nil
+		}
 	}
-	return nil, unsupported("arguments of a tool call are not a string")
+	return nil, errors.New("arguments of a tool call are not an object in a string")
 }
 
 // toolList gives each tool the members its type has, absent ones as null, in

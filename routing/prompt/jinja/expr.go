@@ -226,6 +226,7 @@ func (p *parser) primary() (expr, error) {
 		for p.peek().kind == str {
 			s += p.next().text
 		}
+		p.out.names[s] = true // it may be used as a key
 		return &constExpr{s}, nil
 	case integer, float:
 		return &constExpr{t.value}, nil
@@ -387,6 +388,7 @@ func (p *parser) attribute(of expr) (expr, error) {
 	if n, ok := of.(*nameExpr); ok && n.name == "loop" && loopAttributes[t.text] == nil {
 		return nil, p.unsupported("loop." + t.text)
 	}
+	p.out.names[t.text] = true
 	if !p.peek().is("(") {
 		return &attrExpr{of, t.text}, nil
 	}

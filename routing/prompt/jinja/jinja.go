@@ -84,7 +84,8 @@ func Parse(source string) (*Template, error) {
 	return p.out, nil
 }
 
-// Mentions reports whether the template reads the variable name anywhere.
+// Mentions reports whether the template reads a variable or a member of that
+// name anywhere.
 func (t *Template) Mentions(name string) bool { return t.names[name] }
 
 // Render renders the template with vars as its variables. A name that is

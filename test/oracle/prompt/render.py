@@ -3,6 +3,7 @@
 Reads lines {"template": ..., "vars": {...}} and writes lines {"text": ...} or
 {"error": ...}.
 """
+import functools
 import json
 import sys
 
@@ -23,10 +24,12 @@ env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extens
 env.filters["tojson"] = tojson
 env.globals["raise_exception"] = raise_exception
 
+compile_template = functools.cache(env.from_string)
+
 for line in sys.stdin:
     case = json.loads(line)
     try:
-        answer = {"text": env.from_string(case["template"]).render(**case["vars"])}
+        answer = {"text": compile_template(case["template"]).render(**case["vars"])}
     except Exception as e:  # any error is the answer
         answer = {"error": type(e).__name__ + ": " + str(e)}
     print(json.dumps(answer), flush=True)

@@ -60,7 +60,12 @@ func pythonAnswers(t *testing.T, cases []templateCase) []answer {
 // counted.
 func agree(t *testing.T, cases []templateCase) (unsupported int) {
 	t.Helper()
+	rendered := 0
+	defer func() { t.Logf("Jinja2 renders %d of %d", rendered, len(cases)) }()
 	for i, want := range pythonAnswers(t, cases) {
+		if want.Error == "" {
+			rendered++
+		}
 		got, err := render(t, cases[i])
 		switch {
 		case errors.Is(err, jinja.ErrUnsupported):
