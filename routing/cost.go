@@ -17,7 +17,8 @@ func score(q *Query, c *Candidate) scored {
 	if q.TokensExact && c.Stream.Credits() && c.BlockSize > 0 && n > 0 {
 		confidence := int64(min(max(c.Confidence, 0), 1000))
 		e.predicted = usable(n, c.Depth, c.BlockSize)
-		e.hit = max(e.predicted, usable(n, c.Overlay, c.BlockSize)) * confidence / 1000
+		e.hit = max(e.predicted, usable(n, c.Overlay, c.BlockSize))
+		e.hit = mulDiv(e.hit, confidence, 1000)
 	}
 	if q.Region != "" && c.Region != q.Region {
 		e.penalty = regionPenaltyNS
@@ -41,8 +42,11 @@ func headroom(q *Query, c *Candidate, hit int64) bool {
 		return true
 	}
 	b := int64(c.BlockSize)
-	tokens := int64(max(q.PromptTokens, 0)) + int64(min(max(q.MaxOutput, 0), outputReserve))
-	need := (tokens + b - 1) / b
+	tokens := addSat(int64(max(q.PromptTokens, 0)), int64(min(max(q.MaxOutput, 0), outputReserve)))
+	need := tokens / b
+	if tokens%b > 0 {
+		need++
+	}
 	return need-hit/b <= c.KVFree && need <= c.KVTotal
 }
 
@@ -52,7 +56,7 @@ func basisOf(q *Query, s Snapshot, eligible []scored) (Basis, BasisReason) {
 		return fallback(q), TokensEstimated
 	}
 	var basis Basis
-	var lacking BasisReason
+	var why, lacking BasisReason
 	crediting := false
 	for i := range eligible {
 		c := &s.Candidates[eligible[i].index]
@@ -62,12 +66,13 @@ func basisOf(q *Query, s Snapshot, eligible []scored) (Basis, BasisReason) {
 		}
 		crediting = true
 		if eligible[i].predicted > 0 && basis != KVEvents {
-			basis, _ = creditOf(c)
+			b, partial := creditOf(c)
+			basis, why = b, worse(why, partial)
 		}
 	}
 	switch {
 	case basis == Partial:
-		return basis, PartialStream
+		return basis, why
 	case basis != "":
 		return basis, ""
 	case crediting:
@@ -89,6 +94,9 @@ func fallback(q *Query) Basis {
 func creditOf(c *Candidate) (Basis, BasisReason) {
 	if c.Stream == StreamLive {
 		return KVEvents, ""
+	}
+	if c.StreamReason != "" {
+		return Partial, c.StreamReason
 	}
 	return Partial, PartialStream
 }

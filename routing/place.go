@@ -93,25 +93,39 @@ func placement(q *Query, s Snapshot, eligible []scored, best int, because Becaus
 // kept are the candidates that the placement carries.
 func kept(q *Query, s Snapshot, eligible []scored, best int) []Scored {
 	if q.Strategy == Probabilistic {
-		chosen := eligible[best].index
-		slices.SortFunc(eligible, func(a, b scored) int {
-			if (a.index == chosen) != (b.index == chosen) {
-				if a.index == chosen {
-					return -1
-				}
-				return 1
-			}
-			return byCost(s, &a, &b)
-		})
-		eligible = eligible[:min(len(eligible), keptCandidates)]
-		slices.SortFunc(eligible, func(a, b scored) int { return byCost(s, &a, &b) })
+		eligible = cheapest(s, eligible, best)
 	}
 	out := make([]Scored, len(eligible))
 	for i := range eligible {
 		e := &eligible[i]
-		out[i] = Scored{Candidate: s.Candidates[e.index], CostNS: e.cost, PenaltyNS: e.penalty, OverBound: e.overBound}
+		out[i] = Scored{Candidate: &s.Candidates[e.index], CostNS: e.cost, PenaltyNS: e.penalty, OverBound: e.overBound}
 	}
 	return out
+}
+
+// cheapest are the best and the cheapest of the others, cheapest first.
+func cheapest(s Snapshot, eligible []scored, best int) []scored {
+	top := make([]scored, 0, keptCandidates)
+	insert := func(e *scored) {
+		at := len(top)
+		for at > 0 && byCost(s, e, &top[at-1]) < 0 {
+			at--
+		}
+		top = slices.Insert(top, at, *e)
+	}
+	for i := range eligible {
+		e := &eligible[i]
+		switch full := len(top) == keptCandidates-1; {
+		case i == best:
+		case !full:
+			insert(e)
+		case e.cost <= top[len(top)-1].cost && byCost(s, e, &top[len(top)-1]) < 0:
+			top = top[:len(top)-1]
+			insert(e)
+		}
+	}
+	insert(&eligible[best])
+	return top
 }
 
 func byCost(s Snapshot, a, b *scored) int {
@@ -126,16 +140,7 @@ func byCost(s Snapshot, a, b *scored) int {
 // is not, because not everybody can be above the mean.
 func choose(q *Query, s Snapshot, eligible []scored, basis Basis) (int, Because) {
 	if basis == Affinity && q.Affinity != [32]byte{} {
-		best := -1
-		for i := range eligible {
-			if eligible[i].overBound {
-				continue
-			}
-			if best < 0 || prefer(q, &s.Candidates[eligible[i].index], &s.Candidates[eligible[best].index]) {
-				best = i
-			}
-		}
-		return best, sole(eligible, ByAffinity)
+		return chooseAffine(q, s, eligible), sole(eligible, ByAffinity)
 	}
 	if q.Strategy == Probabilistic {
 		return chooseNearTie(q, s, eligible)
@@ -158,6 +163,23 @@ func choose(q *Query, s Snapshot, eligible []scored, basis Basis) (int, Because)
 		return best, TieBreak
 	}
 	return best, sole(eligible, LeastCost)
+}
+
+// chooseAffine takes the first in the order of the affinity digest, of those in
+// the preferred region if there are any.
+func chooseAffine(q *Query, s Snapshot, eligible []scored) int {
+	best := -1
+	for i := range eligible {
+		e := &eligible[i]
+		switch {
+		case e.overBound:
+		case best < 0 || e.penalty < eligible[best].penalty:
+			best = i
+		case e.penalty == eligible[best].penalty && prefer(q, &s.Candidates[e.index], &s.Candidates[eligible[best].index]):
+			best = i
+		}
+	}
+	return best
 }
 
 // sole replaces because where there was nothing to choose from.

@@ -162,14 +162,15 @@ type Candidate struct {
 	LagMS         int64 // age of its events when they reach us, smoothed
 }
 
-// Snapshot is the candidates for one query. Place does not change it.
+// Snapshot is the candidates for one query. Place does not change it, and its
+// placement refers to it: nobody may change it afterwards.
 type Snapshot struct {
 	Candidates []Candidate
 }
 
 // Scored is a candidate as Place saw it.
 type Scored struct {
-	Candidate
+	*Candidate
 	CostNS    int64
 	PenaltyNS int64 // part of CostNS that is the region preference
 	OverBound bool  // would take more than its share of the load

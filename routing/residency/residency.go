@@ -57,8 +57,9 @@ var (
 
 // Conn is a connection to one relay, whose identity is proven.
 type Conn struct {
-	state tls.ConnectionState
-	cc    *grpc.ClientConn
+	state   tls.ConnectionState
+	cc      *grpc.ClientConn
+	silence time.Duration // how long Watch waits for a frame
 }
 
 // Connect dials a relay. config decides which peers are good; its application
@@ -95,7 +96,7 @@ func Connect(ctx context.Context, address string, config *tls.Config) (*Conn, er
 		raw.Close()
 		return nil, fmt.Errorf("residency client for %s: %w", address, err)
 	}
-	return &Conn{state: conn.ConnectionState(), cc: cc}, nil
+	return &Conn{state: conn.ConnectionState(), cc: cc, silence: silence}, nil
 }
 
 // State is what the handshake proved.
@@ -131,7 +132,7 @@ type Sink func(*residencyv1.Frame) error
 func (c *Conn) Watch(ctx context.Context, r Request, sink Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	quiet := time.AfterFunc(silence, func() { cancel(ErrSilent) })
+	quiet := time.AfterFunc(c.silence, func() { cancel(ErrSilent) })
 	defer quiet.Stop()
 	stream, err := residencyv1.NewResidencyClient(c.cc).Watch(ctx, &residencyv1.WatchRequest{
 		Version: Version, BlockKey: r.BlockKey[:], KeyId: r.KeyID, LogVkey: r.LogVKey,
@@ -148,7 +149,7 @@ func (c *Conn) Watch(ctx context.Context, r Request, sink Sink) error {
 			}
 			return fmt.Errorf("watch: %w", err)
 		}
-		quiet.Reset(silence)
+		quiet.Reset(c.silence)
 		if err := check.frame(f); err != nil {
 			return fmt.Errorf("watch: frame %d: %w: %w", f.GetSeq(), ErrProtocol, err)
 		}
