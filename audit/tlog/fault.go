@@ -8,7 +8,8 @@ type Code string
 // The codes of a [Fault].
 const (
 	CRCMismatch     Code = "crc_mismatch"     // a frame's bytes changed
-	BadFrame        Code = "bad_frame"        // a frame that cannot be one, or is out of place
+	BadFrame        Code = "bad_frame"        // bytes that cannot be a frame
+	OutOfPlace      Code = "out_of_place"     // a frame of a kind that cannot be there
 	ChainBroken     Code = "chain_broken"     // a frame does not follow the one before it
 	SequenceGap     Code = "sequence_gap"     // records are missing or doubled
 	SizeMismatch    Code = "size_mismatch"    // a trailer counts other leaves than there are
@@ -31,8 +32,19 @@ type Fault struct {
 	Detail  string
 	Segment int
 	Offset  int64
+
+	torn bool // a write that was cut short, or is under way, explains it
 }
 
 func (f *Fault) Error() string {
 	return fmt.Sprintf("%s at record %d (segment %d, byte %d): %s", f.Code, f.Index, f.Segment, f.Offset, f.Detail)
+}
+
+// torn says whether a write that was cut short can look like this.
+func (c Code) torn() bool {
+	switch c {
+	case Truncated, CRCMismatch, BadFrame, TrailingData:
+		return true
+	}
+	return false
 }

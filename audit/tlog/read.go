@@ -139,8 +139,11 @@ func scan(dir string, from uint64, yield func(Entry, error) bool) (uint64, error
 	defer w.Close()
 	for {
 		b, err := w.batch()
+		if errors.Is(err, io.EOF) || isTorn(err) {
+			return from, nil
+		}
 		if err != nil {
-			return from, scanEnd(w, err)
+			return from, err
 		}
 		for i, leaf := range b.leaves {
 			if b.at.next+uint64(i) != from {
@@ -154,39 +157,10 @@ func scan(dir string, from uint64, yield func(Entry, error) bool) (uint64, error
 	}
 }
 
-// scanEnd says whether reading has come to the end of what is complete: a
-// batch that is being written looks like a damaged one, but nothing signed
-// comes after it.
-func scanEnd(w *walker, err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
+// isTorn says whether an error is only the end of what is complete.
+func isTorn(err error) bool {
 	var fault *Fault
-	if !errors.As(err, &fault) || !fault.Code.torn() {
-		return err
-	}
-	rest := []int{fault.Segment}
-	for _, c := range w.ahead {
-		rest = append(rest, c.number)
-	}
-	offset := fault.Offset
-	for _, number := range append(rest, w.segs...) {
-		signed, readErr := signedBeyond(w.dir, number, offset)
-		if readErr != nil || signed {
-			return errors.Join(err, readErr)
-		}
-		offset = 0
-	}
-	return nil
-}
-
-// torn says whether a write that was cut short can look like this.
-func (c Code) torn() bool {
-	switch c {
-	case Truncated, CRCMismatch, BadFrame, TrailingData, BadHeader:
-		return true
-	}
-	return false
+	return errors.As(err, &fault) && fault.torn
 }
 
 // walkNear starts in the last segment that can hold a record.

@@ -131,8 +131,11 @@ func (r *segmentReader) readHeader() error {
 	if err != nil {
 		return err
 	}
-	if frame == nil || frameKind(frame[3]) != frameHeader {
-		return r.fault(BadHeader, frameHeader, "segment does not start with one")
+	if frame == nil {
+		return r.fault(Truncated, frameHeader, "the segment starts with none")
+	}
+	if frameKind(frame[3]) != frameHeader {
+		return r.fault(OutOfPlace, frameHeader, "the segment starts with another frame")
 	}
 	if err := json.Unmarshal(frame[frameHead:], &r.header); err != nil || r.header.V != formatVersion {
 		return r.fault(BadHeader, frameHeader, "not of format %d", formatVersion)
@@ -167,7 +170,7 @@ func (r *segmentReader) next() (*batch, error) {
 		}
 		before := r.pos.chain
 		if kind == frameHeader || kind == frameTrailer && len(bounds) == 0 {
-			return nil, r.fault(BadFrame, kind, "out of place")
+			return nil, r.fault(OutOfPlace, kind, "not where one can be")
 		}
 		payload, err := r.take(frame, kind)
 		if err != nil {
@@ -274,7 +277,33 @@ func (w *walker) Close() error {
 }
 
 // batch returns the next batch, io.EOF after the last one, or a *[Fault].
+//
+// A log that is being written can be caught in the middle of a write. If
+// something signed is found beyond what looks damaged, that write may just have
+// ended: what is then still damaged is.
 func (w *walker) batch() (*batch, error) {
+	b, err := w.attempt()
+	for again := true; ; again = false {
+		var fault *Fault
+		if !errors.As(err, &fault) || !fault.Code.torn() {
+			return b, err
+		}
+		signed, readErr := w.signedBeyond(fault)
+		if readErr != nil {
+			return nil, errors.Join(err, readErr)
+		}
+		if fault.torn = !signed; fault.torn || !again {
+			return nil, err
+		}
+		if err := w.reopen(); err != nil {
+			return nil, err
+		}
+		b, err = w.attempt()
+	}
+}
+
+// attempt reads one batch. It moves pos only if there is one.
+func (w *walker) attempt() (*batch, error) {
 	for {
 		w.look()
 		i := w.follower()
@@ -292,8 +321,50 @@ func (w *walker) batch() (*batch, error) {
 	if errors.Is(err, io.EOF) {
 		return nil, w.end()
 	}
-	w.pos = w.cur.pos
+	if err == nil {
+		w.pos = b.after
+	}
 	return b, err
+}
+
+// reopen forgets what has been read beyond pos.
+func (w *walker) reopen() error {
+	var ahead []int
+	for _, c := range w.ahead {
+		ahead = append(ahead, c.number)
+	}
+	if err := w.Close(); err != nil {
+		return fmt.Errorf("close segments: %w", err)
+	}
+	w.ahead, w.segs = nil, append(ahead, w.segs...)
+	if w.cur == nil {
+		return nil
+	}
+	cur, err := openSegmentAt(w.dir, w.pos)
+	if err != nil {
+		return err
+	}
+	cur.header = w.cur.header
+	w.cur = cur
+	return nil
+}
+
+// signedBeyond says whether a whole batch trailer follows a fault.
+func (w *walker) signedBeyond(fault *Fault) (bool, error) {
+	numbers := []int{fault.Segment}
+	for _, c := range w.ahead {
+		if c.number > fault.Segment {
+			numbers = append(numbers, c.number)
+		}
+	}
+	offset := fault.Offset
+	for _, number := range append(numbers, w.segs...) {
+		if signed, err := signedBeyond(w.dir, number, offset); err != nil || signed {
+			return signed, err
+		}
+		offset = 0
+	}
+	return false, nil
 }
 
 // look opens the segments ahead.

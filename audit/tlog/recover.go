@@ -114,7 +114,7 @@ func (rec *recovered) replay(dir string, segs []int, key *Key, held []checkpoint
 			break
 		}
 		if err != nil {
-			if err := rec.tear(dir, w, last, err); err != nil {
+			if err := rec.tear(dir, last, err); err != nil {
 				return err
 			}
 			break
@@ -154,17 +154,10 @@ func (rec *recovered) replay(dir string, segs []int, key *Key, held []checkpoint
 // tear decides whether damage is the rest of a write that was under way. A
 // batch was acknowledged only after its trailer was durable, so damage with a
 // trailer beyond it is not, and neither is a whole frame out of place.
-func (rec *recovered) tear(dir string, w *walker, last *batch, err error) error {
+func (rec *recovered) tear(dir string, last *batch, err error) error {
 	var fault *Fault
-	if !errors.As(err, &fault) || last == nil || fault.Segment != last.at.segment || len(w.ahead) > 0 {
+	if !errors.As(err, &fault) || !fault.torn || last == nil || fault.Segment != last.at.segment {
 		return err
-	}
-	if !fault.Code.torn() {
-		return err
-	}
-	signed, readErr := signedBeyond(dir, last.at.segment, last.after.offset)
-	if readErr != nil || signed {
-		return errors.Join(err, readErr)
 	}
 	info, statErr := os.Stat(segmentPath(dir, last.at.segment))
 	if statErr != nil {

@@ -124,7 +124,7 @@ func (v *verifier) walk(segs []int, own, held checkpoint) error {
 			if sigErr := v.signatures(); sigErr != nil {
 				return sigErr
 			}
-			if err := v.end(w, err); err != nil {
+			if err := v.end(err); err != nil {
 				return err
 			}
 			return c.end()
@@ -141,7 +141,7 @@ func (v *verifier) walk(segs []int, own, held checkpoint) error {
 }
 
 // end passes over what a process that is writing has not finished.
-func (v *verifier) end(w *walker, err error) error {
+func (v *verifier) end(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
@@ -149,8 +149,7 @@ func (v *verifier) end(w *walker, err error) error {
 	if liveErr != nil {
 		return liveErr
 	}
-	v.report.Live = live
-	if live && scanEnd(w, err) == nil {
+	if v.report.Live = live; live && isTorn(err) {
 		return nil
 	}
 	return err

@@ -155,8 +155,8 @@ func TestVerifyFindsForgeries(t *testing.T) {
 				p = nil
 			}
 			return k, seq, p
-		}, BadFrame, 1},
-		{"a record left out and the rest renumbered", renumber(2), BadFrame, 1},
+		}, OutOfPlace, 1},
+		{"a record left out and the rest renumbered", renumber(2), OutOfPlace, 1},
 		{"a changed record with its root recomputed", forgeRoots(2), BadSignature, 2},
 		{"a changed time", func(k frameKind, seq uint64, p []byte) (frameKind, uint64, []byte) {
 			if k == frameTrailer && seq == 3 {
