@@ -2,16 +2,16 @@ package gateway
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"time"
 
-	"crypto/hmac"
-	"crypto/sha256"
-
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/classify"
+	"github.com/sallyport-ai/sallyport/policy"
 )
 
 // Status of a decision record.
@@ -93,8 +93,6 @@ func (x *exchange) record() *audit.Record {
 	rec := &audit.Record{
 		V: audit.Version, Kind: audit.KindDecision, ID: x.id, Gateway: &self, Attempt: x.decided + 1,
 		Caller: x.caller(),
-		Class:  &audit.Class{Name: x.class.String(), Mismatch: x.mismatch, Table: classify.Table},
-		Label:  &audit.Label{Level: x.label.Level.String(), Rank: x.label.Level.Rank()},
 		Request: &audit.Request{
 			Operation: x.op.Name, BodyBytes: len(x.body),
 			PromptTokens: x.tokens.count, PromptBasis: x.tokens.basis,
@@ -102,14 +100,8 @@ func (x *exchange) record() *audit.Record {
 		Policy:   &audit.Policy{Revision: x.snap.Revision(), Digest: x.snap.Digest()},
 		Decision: json.RawMessage("null"),
 	}
-	for _, f := range x.facts {
-		rec.Class.Facts = append(rec.Class.Facts, string(f))
-	}
-	for _, c := range x.label.Categories {
-		rec.Label.Categories = append(rec.Label.Categories, string(c))
-	}
-	for _, s := range x.label.Sources {
-		rec.Label.Sources = append(rec.Label.Sources, audit.LabelSource{Source: string(s.Source), Level: s.Level.String(), Detail: s.Detail})
+	if x.label.Level != policy.Absent {
+		x.describeClass(rec)
 	}
 	if x.request != nil {
 		rec.Request.Model, rec.Request.Served, rec.Request.Stream = bounded(x.request.Model), x.model.Served, x.request.Stream
@@ -124,6 +116,21 @@ func (x *exchange) record() *audit.Record {
 		}
 	}
 	return rec
+}
+
+// describeClass adds what the request was taken for, once that is known.
+func (x *exchange) describeClass(rec *audit.Record) {
+	rec.Class = &audit.Class{Name: x.class.String(), Mismatch: x.mismatch, Table: classify.Table}
+	rec.Label = &audit.Label{Level: x.label.Level.String(), Rank: x.label.Level.Rank()}
+	for _, f := range x.facts {
+		rec.Class.Facts = append(rec.Class.Facts, string(f))
+	}
+	for _, c := range x.label.Categories {
+		rec.Label.Categories = append(rec.Label.Categories, string(c))
+	}
+	for _, s := range x.label.Sources {
+		rec.Label.Sources = append(rec.Label.Sources, audit.LabelSource{Source: string(s.Source), Level: s.Level.String(), Detail: s.Detail})
+	}
 }
 
 // bounded cuts what a caller chose to a length that a log can bear.

@@ -58,9 +58,16 @@ func TestPackagesImportOnlyWhatTheirLayerMay(t *testing.T) {
 
 func TestLayeringRuleRefusesWhatItShould(t *testing.T) {
 	for _, c := range []struct{ from, to string }{
-		{"identity", "policy"}, {"routing", "gateway"}, {"audit", "routing"}, {"policy", "gateway"},
-		{"routing/fleet", "identity/workload"}, {"gateway", "identity/oidc"}, {"gateway", "audit/tlog"},
-		{"routing/sim", "audit/tlog"}, {"policies", "policy"}, {"nowhere", "audit"},
+		{"identity", "policy"},
+		{"routing", "gateway"},
+		{"audit", "routing"},
+		{"policy", "gateway"},
+		{"routing/fleet", "identity/workload"},
+		{"gateway", "identity/oidc"},
+		{"gateway", "audit/tlog"},
+		{"routing/sim", "audit/tlog"},
+		{"policies", "policy"},
+		{"nowhere", "audit"},
 	} {
 		if mayImport(c.from, c.to) {
 			t.Errorf("%s could import %s", c.from, c.to)

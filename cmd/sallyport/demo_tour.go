@@ -112,7 +112,10 @@ func (s *demoStep) fill(records []*audit.Record) error {
 	for _, r := range records {
 		switch r.Kind {
 		case audit.KindDecision: // the last attempt is the one that counts
-			s.Tenant, s.Class, s.Label = &r.Caller.Tenant, &r.Class.Name, &r.Label.Level
+			s.Tenant = &r.Caller.Tenant
+			if r.Class != nil {
+				s.Class, s.Label = &r.Class.Name, &r.Label.Level
+			}
 			s.Allow = r.Status == "allowed"
 			s.Reason = nil
 			if r.Reason != "" {
@@ -129,7 +132,7 @@ func (s *demoStep) fill(records []*audit.Record) error {
 			}
 		}
 	}
-	if s.Class == nil {
+	if s.Tenant == nil {
 		return errors.New("the log has no decision for it")
 	}
 	return nil
