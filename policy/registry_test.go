@@ -33,6 +33,7 @@ func TestMostSpecificRegistrationWins(t *testing.T) {
 		{"a pattern ends at a segment", "spiffe://td/acme/batch-evil", "", "", "acme"},
 		{"a longer tenant is another tenant", "spiffe://td/acme-evil/x", "", "", "all"},
 		{"a pattern does not cover its own root", "spiffe://td/acme", "", "", "all"},
+		{"a trailing slash is no segment", "spiffe://td/acme/", "", "", "all"},
 		{"another trust domain has none", "spiffe://td2/acme/batch", "", "", ""},
 		{"a trust domain that begins alike has none", "spiffe://td.evil/acme/batch", "", "", ""},
 		{"a trust domain alone has none", "spiffe://td", "", "", ""},

@@ -163,7 +163,7 @@ test_unclassified_is_denied_even_if_granted if {
 	generous := object.union(tenants, {"acme": {"classes": {"unclassified": grant(vault)}}})
 	decision := sallyport.decision with input as object.union(question, {"class": {"name": "unclassified"}})
 		with data.sallyport.tenants as generous
-		with data.sallyport.pools as pools
+		with data.sallyport.pools as object.union(pools, {"vault": {"classes": ["unclassified"]}})
 		with data.sallyport.models as models
 	not decision.allow
 }
