@@ -26,6 +26,7 @@ var allowed = map[string][]string{
 	"policies":          {},
 	"identity":          {},
 	"identity/*":        {},
+	"identity/svid":     {"identity/workload"},
 	"routing":           {},
 	"routing/*":         {"routing/*"},
 	"routing/relay":     {"routing/*", "identity/workload", "audit", "audit/tlog"},
@@ -58,7 +59,7 @@ func TestPackagesImportOnlyWhatTheirLayerMay(t *testing.T) {
 
 func TestLayeringRuleRefusesWhatItShould(t *testing.T) {
 	for _, c := range []struct{ from, to string }{
-		{"identity", "policy"},
+		{"identity", "policy"}, {"identity/oidc", "identity/workload"},
 		{"routing", "gateway"},
 		{"audit", "routing"},
 		{"policy", "gateway"},
