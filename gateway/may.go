@@ -21,6 +21,10 @@ var inspections = struct{ request, response []string }{
 	response: []string{},
 }
 
+// reasonTooLong is the shipped policy's reason for a prompt beyond the model's
+// window.
+const reasonTooLong = "prompt_too_long"
+
 // may asks policy and holds the request against the answer.
 func (x *exchange) may(ctx context.Context) error {
 	x.input = x.question()
@@ -53,6 +57,8 @@ func (x *exchange) ask(ctx context.Context) error {
 		return nil
 	case x.class == policy.Unclassified:
 		return errUnclassified
+	case len(d.Reasons) == 1 && d.Reasons[0] == reasonTooLong:
+		return errTooLong // everything else is permitted, so the caller may know
 	default:
 		f := faultOf(errDenied)
 		if len(d.Reasons) > 0 {
