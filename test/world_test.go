@@ -1,0 +1,258 @@
+package test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/identity/oidc"
+	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/policies"
+	"github.com/sallyport-ai/sallyport/routing/prompt"
+)
+
+const (
+	trustDomain = "demo.sallyport" // the shipped data's, so that its registrations hold
+	gatewayID   = "spiffe://" + trustDomain + "/gateway"
+	audience    = "sallyport"
+	completions = "/v1/chat/completions"
+)
+
+// world is an installation in which every process is one of its own: engines,
+// relays that keep logs of the tickets they serve, and a gateway that the test
+// starts and kills. This process is only the SPIFFE authority and the issuer.
+type world struct {
+	dir       string
+	authority *workload.Authority
+	issuer    *oidc.DevIssuer
+	trust     *x509.CertPool // for the gateway's public listener
+	config    string         // the gateway's configuration file
+	logDir    string         // of the gateway
+	logKey    string         // its pinned verifier key
+	replicas  []*replica
+}
+
+// replica is an engine with its relay.
+type replica struct {
+	id     string
+	logDir string
+	relay  *process
+	engine *process
+	addr   string
+}
+
+// newWorld starts everything but the gateway.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp(box, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{dir: dir, logDir: filepath.Join(dir, "audit"), logKey: filepath.Join(dir, "audit.key.pub"), trust: x509.NewCertPool()}
+	w.authority, err = workload.NewAuthority(workload.AuthorityConfig{
+		TrustDomain: spiffeid.RequireTrustDomainFromString(trustDomain), Dir: filepath.Join(dir, "ca"), Environment: "test", Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.authority.Close)
+	if w.issuer, err = oidc.NewDevIssuer(oidc.DevConfig{Environment: "test", Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.issuer.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	demo, err := policies.Demo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for to, layers := range map[string][]fs.FS{"policy": {policies.FS, demo}, "model": {prompt.Small()}} {
+		for _, layer := range layers {
+			if err := os.CopyFS(filepath.Join(dir, to), layer); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, code := sallyport(t, "keys", "log", "--origin", trustDomain+"/gateway", "--out", filepath.Join(dir, "audit.key")); code != 0 {
+		t.Fatalf("keys log: exit %d", code)
+	}
+	for i := range 2 {
+		w.replicas = append(w.replicas, w.newReplica(t, fmt.Sprintf("r%d", i)))
+	}
+	w.configure(t)
+	return w
+}
+
+var (
+	engineServes  = regexp.MustCompile(`^engine at (\S+), events at (\S+)$`)
+	relayServes   = regexp.MustCompile(`msg="relay serving" .*address=(\S+)`)
+	gatewayServes = regexp.MustCompile(`msg=serving address=(\S+)`)
+)
+
+func (w *world) newReplica(t *testing.T, name string) *replica {
+	t.Helper()
+	in := func(file string) string { return filepath.Join(w.dir, name+file) }
+	r := &replica{id: "spiffe://" + trustDomain + "/pool/general/" + name, logDir: in(".log")}
+	var at []string
+	r.engine, at = start(t, engineServes, "sim", "--listen", "127.0.0.1:0", "--model-dir", filepath.Join(w.dir, "model"),
+		"--events", "ipc://"+in(".ev"), "--replay", "ipc://"+in(".rp"))
+	if _, err := tlog.CreateKeyFile(in(".key"), trustDomain+"/relay/"+name); err != nil {
+		t.Fatal(err)
+	}
+	vkey, err := os.ReadFile(w.logKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.relay, at = start(t, relayServes, "relay", "--config", writeFile(t, in(".yaml"), fmt.Sprintf(`
+environment: production
+listen: {address: "127.0.0.1:0"}
+identity: {workload_socket: %q}
+engine: {url: %q, kind: vllm, events: {endpoint: %q, replay: %q, mode: connect}}
+pool: general
+gateways: [{id: %q, log_vkey: %q}]
+log: {dir: %q, key_file: %q}
+`, w.socket(t, r.id), at[0], at[1], "ipc://"+in(".rp"), gatewayID, strings.TrimSpace(string(vkey)), r.logDir, in(".key"))))
+	r.addr = at[0]
+	return r
+}
+
+func (w *world) socket(t *testing.T, id string) string {
+	t.Helper()
+	socket, err := w.authority.Socket(spiffeid.RequireFromString(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return socket
+}
+
+// configure writes the gateway's file. Only the pool general has replicas.
+func (w *world) configure(t *testing.T) {
+	t.Helper()
+	web, err := w.authority.ServerCertificate(nil, []net.IP{net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pem, err := os.ReadFile(web.CA)
+	if err != nil || !w.trust.AppendCertsFromPEM(pem) {
+		t.Fatalf("certificate authority: %v", err)
+	}
+	issuer := w.issuer.Config(audience)
+	var replicas []string
+	for _, r := range w.replicas {
+		replicas = append(replicas, fmt.Sprintf("{address: %q, id: %q}", r.addr, r.id))
+	}
+	w.config = writeFile(t, filepath.Join(w.dir, "sallyport.yaml"), fmt.Sprintf(`
+environment: demo
+listen: {address: "127.0.0.1:0", cert_file: %q, key_file: %q, client_svid: true}
+region: eu-1
+identity:
+  workload_socket: %q
+  issuers: [{url: %q, audience: %s, algorithms: [ES256], tenant_claim: %s, jwks_url: %q}]
+policy: {bundle: policy}
+models: [{name: small, dir: model}]
+pools:
+  - {name: general, models: [small], members: ["spiffe://%[8]s/pool/general/*"], replicas: [%[9]s]}
+  - {name: agents, models: [small], members: ["spiffe://%[8]s/pool/agents/*"]}
+  - {name: restricted, models: [small], members: ["spiffe://%[8]s/pool/restricted/*"]}
+audit: {dir: audit, key_file: audit.key, mode: strict, segment: 1MiB}
+`, web.Cert, web.Key, w.socket(t, gatewayID), issuer.URL, issuer.Audience, issuer.TenantClaim, issuer.JWKSURL,
+		trustDomain, strings.Join(replicas, ", ")))
+}
+
+// serve starts the gateway and returns its URL.
+func (w *world) serve(t *testing.T) (*process, string) {
+	t.Helper()
+	p, at := start(t, gatewayServes, "serve", "--config", w.config)
+	return p, "https://" + at[0]
+}
+
+// client talks to the gateway, over connections of its own.
+func (w *world) client(t *testing.T, change func(*tls.Config)) *http.Client {
+	t.Helper()
+	conf := &tls.Config{RootCAs: w.trust, MinVersion: tls.VersionTLS13}
+	if change != nil {
+		change(conf)
+	}
+	transport := &http.Transport{TLSClientConfig: conf, MaxIdleConnsPerHost: 8}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
+}
+
+func (w *world) token(t *testing.T, subject, tenant string) string {
+	t.Helper()
+	token, err := w.issuer.Mint(map[string]any{"sub": subject, "tenant": tenant, "aud": audience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// awaitOK sends a request until it is answered with 200, as it is once the
+// gateway knows its replicas, and returns the decision's id.
+func awaitOK(t *testing.T, client *http.Client, url, token string) string {
+	t.Helper()
+	for until := time.Now().Add(startTime); ; time.Sleep(10 * time.Millisecond) {
+		a, err := ask(t.Context(), client, url, token, chat("Is anybody there?", false, 4))
+		if err == nil && a.status == http.StatusOK {
+			return a.id
+		}
+		if time.Now().After(until) {
+			t.Fatalf("no good answer within %v; the last: %+v, %v", startTime, a, err)
+		}
+	}
+}
+
+// readLog returns the records of a log.
+func readLog(t *testing.T, dir string) []*audit.Record {
+	t.Helper()
+	var records []*audit.Record
+	for e, err := range tlog.Read(dir, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := audit.Decode(e.Leaf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records = append(records, r)
+	}
+	return records
+}
+
+// recordsOf waits until the log holds a decision's outcome, or that it was
+// denied.
+func recordsOf(t *testing.T, dir, id string) (decision, outcome *audit.Record) {
+	t.Helper()
+	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		for _, r := range readLog(t, dir) {
+			switch {
+			case r.ID != id:
+			case r.Kind == audit.KindDecision:
+				decision = r
+			case r.Kind == audit.KindOutcome:
+				outcome = r
+			}
+		}
+		if outcome != nil || decision != nil && decision.Status == "denied" {
+			return decision, outcome
+		}
+	}
+	t.Fatalf("the log never told how %s ended", id)
+	return nil, nil
+}
