@@ -401,6 +401,59 @@ func TestClaimsThatKeepMissingLoseWeight(t *testing.T) {
 	}
 }
 
+func TestTheReplicaIsWatchedAnewBeforeItsCertificateExpires(t *testing.T) {
+	t.Parallel() // it takes seconds: certificates expire in whole ones
+	a := newAuthority(t)
+	r := newRelay(t, a.svid(t, base+"r0", 4*time.Second), base+"r0", "general", "127.0.0.1:0")
+	f := start(t, a.config(t, r.target("general")))
+	up(t, f, 1)
+	f.mu.Lock()
+	first := f.replicas[0].hello
+	f.mu.Unlock()
+	until(t, "watched anew", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if got := f.replicas[0].state(time.Now()); got != "" {
+			t.Fatalf("meanwhile it was %s", got)
+		}
+		return f.replicas[0].hello != first
+	})
+}
+
+func TestRatesAreLearnedFromTheRelayAndFromFirstTokens(t *testing.T) {
+	f, relays, _ := two(t)
+	if a := f.status(0).PrefillPS; a != priorPS {
+		t.Fatalf("at first %d ps", a)
+	}
+	for i := range 60 {
+		r := ask(prompt(uint64(100+i), 2000))
+		r.Exclude = map[string]routing.Reason{relays[1].id: routing.Unhealthy}
+		res := reserve(t, f, r)
+		res.FirstToken(res.reserved.Add(2000 * 10 * time.Microsecond))
+		res.Finish(Result{})
+	}
+	if got := f.status(0).PrefillPS; got < 9_000_000 || got > 13_000_000 {
+		t.Errorf("10 µs per token was measured, learned %d ps", got)
+	}
+	if got := f.status(1).PrefillPS; got < 9_000_000 || got > 20_000_000 {
+		t.Errorf("its peer, never measured, is taken for %d ps", got)
+	}
+	short := ask(prompt(2, 100))
+	res := reserve(t, f, short)
+	before := f.status(0).PrefillPS
+	res.FirstToken(res.reserved.Add(time.Second))
+	if got := f.status(0).PrefillPS; got != before {
+		t.Errorf("a short prompt changed the rate to %d", got)
+	}
+	for i := range 60 {
+		relays[1].report(&residencyv1.Load{PrefillRate: 1_000_000, KvUsedBlocks: uint64(i + 1)})
+	}
+	until(t, "the reports are applied", func() bool { return f.status(1).KVUsed == 60 })
+	if got := f.status(1).PrefillPS; got > 3_000_000 {
+		t.Errorf("1 µs per token was reported, learned %d ps", got)
+	}
+}
+
 func TestReadyWaitsForTheStreams(t *testing.T) {
 	a := newAuthority(t)
 	r := a.relay(t, base+"r0", "general", "127.0.0.1:0")

@@ -19,11 +19,13 @@ type rate struct {
 
 // add learns from a first token that came after d for so many tokens.
 func (r *rate) add(tokens int64, d time.Duration) {
-	ps := float64(d.Nanoseconds()) * 1000 / float64(tokens)
-	r.learn(min(max(ps, priorPS/1000), priorPS*1000))
+	r.learn(float64(d.Nanoseconds()) * 1000 / float64(tokens))
 }
 
+// learn takes a sample in picoseconds per token. No single one is believed that
+// is a thousand times off what is usual.
 func (r *rate) learn(ps float64) {
+	ps = min(max(ps, priorPS/1000), priorPS*1000)
 	if r.samples == 0 {
 		r.ps = ps
 	}

@@ -144,6 +144,10 @@ type watcher struct {
 }
 
 func (a *authority) relay(t testing.TB, id, pool, address string) *relay {
+	return newRelay(t, a.svid(t, id, time.Hour), id, pool, address)
+}
+
+func newRelay(t testing.TB, svid *tls.Certificate, id, pool, address string) *relay {
 	r := &relay{
 		id: id, epoch: fmt.Sprint(time.Now().UnixNano()), state: residencyv1.State_LIVE,
 		held: map[string][]uint32{}, watches: map[*watcher]struct{}{},
@@ -152,7 +156,7 @@ func (a *authority) relay(t testing.TB, id, pool, address string) *relay {
 			RoutesIsolated: []string{chat}, SaltVisible: true, TierNames: []string{"gpu"},
 		},
 	}
-	r.listen(t, a.svid(t, id, time.Hour), address)
+	r.listen(t, svid, address)
 	t.Cleanup(func() { r.server.Stop() })
 	return r
 }

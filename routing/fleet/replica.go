@@ -229,6 +229,10 @@ func (r *replica) seen(n uint64) {
 // report takes a relay's load and its acknowledgements.
 func (r *replica) report(l *residencyv1.Load) {
 	r.load = l
+	if tokens := l.GetPrefillRate(); tokens > 0 {
+		r.rate.learn(1e12 / float64(tokens))
+		r.pool.learn(1e12 / float64(tokens))
+	}
 	ack := l.GetAck()
 	for n := range r.unacked {
 		if n <= ack.GetNContiguous() || slices.Contains(ack.GetNBeyond(), n) {

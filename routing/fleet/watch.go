@@ -79,21 +79,22 @@ func (f *Fleet) ended(r *replica, err error) {
 	if errors.As(err, &no) {
 		reason = no.reason
 	}
+	renewing := errors.Is(err, errRenew)
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	changed := r.down != reason
+	before, id := r.down, r.id
 	r.gen++
 	r.cancel, r.whole = nil, false
-	if errors.Is(err, errRenew) {
-		return // still trusted until its certificate expires; only without credit
+	switch {
+	case renewing: // trusted until the certificate expires, only without credit
+	case r.down == routing.SVIDMismatch && reason == routing.Unhealthy:
+		// That a connection proved another identity outranks losing the Watch.
+	default:
+		r.down, r.detail = reason, err.Error()
 	}
-	// A connection that proved another identity outranks losing the Watch.
-	if r.down != routing.SVIDMismatch || reason != routing.Unhealthy {
-		r.down = reason
-	}
-	r.detail = err.Error()
-	if changed {
-		f.log.Warn("replica lost", "pool", r.target.Pool, "address", r.target.Address, "replica", r.id, "reason", r.down, "err", err)
+	after := r.down
+	f.mu.Unlock()
+	if after != before {
+		f.log.Warn("replica lost", "pool", r.target.Pool, "address", r.target.Address, "replica", id, "reason", after, "err", err)
 	}
 }
 
@@ -142,7 +143,7 @@ func renewal(conn *residency.Conn, now time.Time) time.Time {
 		return time.Time{}
 	}
 	left := certs[0].NotAfter.Sub(now)
-	return now.Add(left - min(left/4, 30*time.Second))
+	return now.Add(max(left-min(left/4, 30*time.Second), time.Second))
 }
 
 // connect proves r's identity on a new connection.
@@ -291,11 +292,12 @@ func (s *session) whole() {
 	}
 	s.count()
 	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
 	s.r.whole, s.r.down, s.r.detail = true, "", ""
 	s.r.answers()
 	s.r.gen++
-	s.f.log.Info("replica watched", "pool", s.r.target.Pool, "address", s.r.target.Address, "replica", s.id, "blocks", s.r.blocks)
+	blocks := s.r.blocks
+	s.f.mu.Unlock()
+	s.f.log.Info("replica watched", "pool", s.r.target.Pool, "address", s.r.target.Address, "replica", s.id, "blocks", blocks)
 }
 
 func (s *session) stored(n *residencyv1.Stored) error {

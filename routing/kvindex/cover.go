@@ -22,8 +22,6 @@ type partial struct {
 // ones is the mask of a run of n blocks, 1 to 64.
 func ones(n uint8) uint64 { return ^uint64(0) >> (64 - n) }
 
-func (c *cover) empty() bool { return c.n == 0 && c.part == 0 }
-
 // full says whether replica holds the whole run.
 func (s *shard) full(c *cover, replica uint32) bool {
 	if c.n < 2 {

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -504,7 +505,51 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 		newPublisher(t, ix, r, 0).store(t, 1, 0, ids[:5*(r+1)], 0, 1000)
 	}
 	dst := make([]Match, 0, 200)
-	if n := testing.AllocsPerRun(100, func() { dst = ix.Match(dst[:0], 1, ids) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { dst = ix.Match(dst[:0], 1, ids) }); n > 0 && !raceEnabled {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestReadersSeeWholeStepsOfConcurrentWriters(t *testing.T) {
+	ix := newIndex(t, Config{})
+	ids := chain(0, 300)
+	var writers, readers sync.WaitGroup
+	stop := make(chan struct{})
+	for r := range 4 {
+		p := newPublisher(t, ix, r, 0)
+		writers.Go(func() {
+			for i := range 25 {
+				k := 100 + (i*37+r*11)%200
+				p.store(t, 1, 0, ids[:k], i%5/4, 1000)
+				p.store(t, 1, 0, append(chain(0, 50+i%50), uint64(5000+r)), 0, 1000)
+				p.remove(t, 0, p.numbers()[i%50:]...)
+				if i%20 == 0 {
+					p.clear()
+				}
+			}
+		})
+	}
+	for range 2 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for _, m := range ix.Match(nil, 1, ids) {
+					if m.Replica > 3 || m.Depth > 299 || m.Any < m.Depth {
+						t.Errorf("impossible match %+v", m)
+						return
+					}
+				}
+			}
+		})
+	}
+	writers.Wait()
+	close(stop)
+	readers.Wait()
+	if err := check(ix); err != nil {
+		t.Error(err)
 	}
 }
