@@ -24,6 +24,7 @@ type exchange struct {
 	r     *http.Request
 	id    string // decision id
 	began time.Time
+	live  *Live
 	snap  *policy.Snapshot
 
 	// who
@@ -69,7 +70,7 @@ func (g *Gateway) begin(w http.ResponseWriter, r *http.Request, op wire.Operatio
 	if err != nil {
 		id = uuid.New() // the random source failed once; version 4 asks it again and panics if it must
 	}
-	return &exchange{g: g, op: op, w: w, r: r, id: id.String(), began: time.Now(), exclude: make(map[string]routing.Reason)}
+	return &exchange{g: g, op: op, w: w, r: r, id: id.String(), began: time.Now(), live: g.live.Load(), exclude: make(map[string]routing.Reason)}
 }
 
 // authenticated reports whether the caller is known.

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -32,9 +33,8 @@ import (
 // Config holds the parts of a gateway. All of them are required, except where
 // it says otherwise.
 type Config struct {
-	Identity identity.Chain // TenantOf is filled in for each request
+	Live     Live // what [Gateway.Swap] may replace later
 	Policy   *policy.Engine
-	Prompts  map[string]*prompt.Model // by served name; a model without one is estimated
 	Fleet    *fleet.Fleet
 	Upstream *upstream.Client
 	Tickets  *ticket.Signer
@@ -49,15 +49,33 @@ type Config struct {
 	// Durability is the least that any decision is written with, whatever
 	// policy asks for. The zero value is strict.
 	Durability    audit.Durability
-	Limits        wire.Limits
 	AppendTimeout time.Duration // 0 means 250 ms
 	MaxAttempts   int           // replicas tried for one request; 0 means 3
 	Logger        *slog.Logger  // nil discards
 }
 
+// Live is the part of a gateway that may change while it serves. A request uses
+// one Live throughout.
+type Live struct {
+	Identity identity.Chain           // TenantOf is filled in for each request
+	Prompts  map[string]*prompt.Model // by served name; a model without one is estimated
+	Limits   wire.Limits
+}
+
+func (l Live) check() (*Live, error) {
+	if l.Identity.Connection == nil && len(l.Identity.Request) == 0 {
+		return nil, errors.New("gateway: a way to authenticate is required")
+	}
+	if l.Limits.BodyBytes <= 0 {
+		l.Limits.BodyBytes = 16 << 20
+	}
+	return &l, nil
+}
+
 // Gateway is the ingress. It is safe for concurrent use.
 type Gateway struct {
 	Config
+	live    atomic.Pointer[Live]
 	detect  detect.Scanner
 	convKey conversationKey
 	metrics *metrics
@@ -72,7 +90,6 @@ func New(cfg Config) (*Gateway, error) {
 		return nil
 	}
 	if err := errors.Join(
-		missing("Identity", cfg.Identity.Connection == nil && len(cfg.Identity.Request) == 0),
 		missing("Policy", cfg.Policy == nil), missing("Fleet", cfg.Fleet == nil),
 		missing("Upstream", cfg.Upstream == nil), missing("Tickets", cfg.Tickets == nil),
 		missing("Log", cfg.Log == nil), missing("Denials", cfg.Denials == nil),
@@ -90,16 +107,24 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Limits.BodyBytes <= 0 {
-		cfg.Limits.BodyBytes = 16 << 20
-	}
 	m, err := newMetrics(cfg.Meter)
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	g := &Gateway{Config: cfg, metrics: m}
 	g.convKey = conversationKey(g.derive("conversation"))
-	return g, nil
+	return g, g.Swap(cfg.Live)
+}
+
+// Swap replaces what may change while the gateway serves. Requests that are
+// running keep what they began with. After an error nothing has changed.
+func (g *Gateway) Swap(l Live) error {
+	checked, err := l.check()
+	if err != nil {
+		return err
+	}
+	g.live.Store(checked)
+	return nil
 }
 
 // Handler serves the public routes: those of [wire.Operations], matched exactly,

@@ -98,7 +98,7 @@ func (x *exchange) read() error {
 	if err := wire.CheckContent(x.r.Header); err != nil {
 		return err
 	}
-	limit := int64(x.g.Limits.BodyBytes)
+	limit := int64(x.live.Limits.BodyBytes)
 	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -108,7 +108,7 @@ func (x *exchange) read() error {
 		return fmt.Errorf("%w: read body: %w", errClientGone, err)
 	}
 	x.body = body
-	x.request, err = wire.Decode(x.op, body, x.g.Limits)
+	x.request, err = wire.Decode(x.op, body, x.live.Limits)
 	return err
 }
 
@@ -141,7 +141,7 @@ func (x *exchange) weigh() {
 // is not the worse for it: the count is an estimate and placement says so.
 func (x *exchange) count(ctx context.Context) tokens {
 	estimate := tokens{count: (len(x.body) + 3) / 4, basis: basisEstimate}
-	m := x.g.Prompts[x.model.Served]
+	m := x.live.Prompts[x.model.Served]
 	if m == nil {
 		return estimate
 	}

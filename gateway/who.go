@@ -13,7 +13,7 @@ import (
 
 // who authenticates the caller and finds its registration and tenant.
 func (x *exchange) who(ctx context.Context) error {
-	chain := x.g.Identity
+	chain := x.live.Identity
 	chain.TenantOf = x.tenantOf
 	p, err := chain.Authenticate(ctx, x.r)
 	if err != nil {

@@ -138,11 +138,14 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 		return nil, err
 	}
 	p.gateway, err = gateway.New(gateway.Config{
-		Identity: chain, Policy: rules, Prompts: prompts, Fleet: p.fleet, Upstream: sender, Tickets: signer,
+		Live: gateway.Live{
+			Identity: chain, Prompts: prompts,
+			Limits: wire.Limits{BodyBytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth},
+		},
+		Policy: rules, Fleet: p.fleet, Upstream: sender, Tickets: signer,
 		Log: p.log, Denials: p.denials, Meter: meters, Self: self, Region: cfg.Region,
 		Ready:      func() error { return errors.Join(source.Ready(), tokens.Ready(), p.log.Err()) },
 		Secret:     secret,
-		Limits:     wire.Limits{BodyBytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth},
 		Durability: audit.Durability(cfg.Audit.Mode),
 		Logger:     logger,
 	})
