@@ -24,12 +24,17 @@ const (
 func (x *exchange) back(ctx context.Context, resp *upstream.Response) ended {
 	defer func() { _ = resp.Body.Close() }() // whatever it says, the answer is over
 	end := ended{status: statusOK, http: http.StatusOK, engine: resp.Status, peer: resp.Peer}
-	a := wire.Answer{IncludeUsage: x.request.IncludeUsage, CachedTokens: x.decision.ExposeCachedTokens}
+	a := x.op.Answer(x.request)
+	a.CachedTokens = x.decision.ExposeCachedTokens
+	if x.tokens.basis == basisNative {
+		a.PromptTokens = x.tokens.count
+	}
+	x.answer = a
 	carry := x.whole
 	if x.request.Stream {
 		carry = x.stream
 	}
-	err := carry(ctx, resp, &a, &end)
+	err := carry(ctx, resp, a, &end)
 	end.usage, end.finish = a.Usage, a.Finish
 	if err != nil {
 		broken := failed(err)
@@ -199,6 +204,6 @@ func (x *exchange) breakOff(f *Fault) {
 	}
 	x.patience()
 	// The client may have gone; the record has what there is to say.
-	_, _ = x.w.Write(wire.ErrorEvent(x.op.Shape, f.Type, f.Code, f.Message))
+	_, _ = x.w.Write(x.answer.ErrorEvent(x.op.Shape, f.Type, f.Code, f.Message))
 	_ = http.NewResponseController(x.w).Flush()
 }

@@ -61,7 +61,8 @@ type exchange struct {
 	recorded    bool // the log holds how this attempt was decided
 
 	// back
-	answering bool // the status line has been sent
+	answer    *wire.Answer // what has been read of it
+	answering bool         // the status line has been sent
 }
 
 // begin returns the exchange of a request that nothing is known of.
@@ -85,7 +86,7 @@ func (x *exchange) replica() upstream.Replica {
 // Outcomes of attempts were written where they ended.
 func (x *exchange) refuse(ctx context.Context, err error) {
 	if !x.authenticated() {
-		x.g.turnAway(x.w, x.r, err)
+		x.g.turnAway(x.w, x.r, x.op.Shape, err)
 		return
 	}
 	f := faultOf(err)

@@ -62,7 +62,7 @@ func (x *exchange) forward(ctx context.Context) (*upstream.Response, error) {
 		return nil, fmt.Errorf("sign ticket: %w", err)
 	}
 	resp, err := x.g.Upstream.Do(ctx, x.replica(), upstream.Request{
-		Method: x.op.Method, Path: x.op.Path, Body: x.upstream,
+		Method: x.op.Method, Path: x.op.Engine, Body: x.upstream,
 		Header: http.Header{
 			"Content-Type": {"application/json"},
 			"Accept":       {"application/json, text/event-stream"},

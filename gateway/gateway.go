@@ -135,27 +135,27 @@ func (g *Gateway) Handler() http.Handler {
 	for _, op := range wire.Operations() {
 		r.MethodFunc(op.Method, op.Path, func(w http.ResponseWriter, req *http.Request) {
 			if req.URL.RawPath != "" || req.URL.Path != op.Path {
-				g.turnAway(w, req, errNotFound)
+				g.turnAway(w, req, wire.OpenAI, errNotFound)
 				return
 			}
 			g.serve(w, req, op)
 		})
 	}
-	r.NotFound(func(w http.ResponseWriter, req *http.Request) { g.turnAway(w, req, errNotFound) })
-	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { g.turnAway(w, req, errMethodNotAllowed) })
+	r.NotFound(func(w http.ResponseWriter, req *http.Request) { g.turnAway(w, req, wire.OpenAI, errNotFound) })
+	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { g.turnAway(w, req, wire.OpenAI, errMethodNotAllowed) })
 	return r
 }
 
 // turnAway refuses somebody who was not authenticated. They leave no record of
 // their own, or anybody could fill the log; they are counted exactly.
-func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, err error) {
+func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, shape wire.Shape, err error) {
 	f := faultOf(err)
 	g.Denials.Count(source(r), f.Code)
 	g.metrics.refused(r.Context(), f)
 	if f.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="sallyport"`)
 	}
-	wire.WriteError(w, wire.OpenAI, f.Status, f.Type, f.Code, f.Message, f.Param)
+	wire.WriteError(w, shape, f.Status, f.Type, f.Code, f.Message, f.Param)
 }
 
 // source is the address of the peer; never of a header that it sent.

@@ -145,7 +145,15 @@ func (x *exchange) count(ctx context.Context) tokens {
 	if m == nil {
 		return estimate
 	}
-	p, err := m.Chat(ctx, x.body)
+	ask := m.Chat
+	switch x.op.Engine {
+	case wire.ChatCompletions.Engine:
+	case wire.Completions.Engine:
+		ask = m.Completion
+	default:
+		return estimate
+	}
+	p, err := ask(ctx, x.request.Body)
 	if err != nil {
 		x.g.Logger.Debug("prompt estimated", "decision_id", x.id, "error", err)
 		return estimate

@@ -40,8 +40,9 @@ func (x *exchange) where(ctx context.Context) error {
 	return nil
 }
 
-// operation is the route as relays and tickets name it.
-func (x *exchange) operation() string { return x.op.Method + " " + x.op.Path }
+// operation is the engine's route, as relays and tickets name it: not the
+// caller's where the request was translated.
+func (x *exchange) operation() string { return x.op.Method + " " + x.op.Engine }
 
 // seed decides near-ties. It follows from the decision id, which is in the
 // record, so that the choice can be recomputed; and the id is random, so that

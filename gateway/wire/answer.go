@@ -29,20 +29,71 @@ type Usage struct {
 }
 
 // Answer reads an answer while it passes through and takes out what the client
-// may not see. Set the first two fields, then call Body once or Event for each
-// event; the rest is what has been learnt. One goroutine owns it.
+// may not see. Get one from [Operation.Answer], set CachedTokens, then call Body
+// once or Event for each event; the rest is what has been learnt. The zero value
+// reads chat completions. One goroutine owns it.
 type Answer struct {
 	IncludeUsage bool // the client asked for usage in its stream
 	CachedTokens bool // policy lets the client see cached tokens
+	PromptTokens int  // as counted before; 0 where nobody could
 
 	Usage  *Usage // nil until the engine said so
 	Finish string // first finish reason
 	Events int    // events that carried a chunk
-	Done   bool   // [DONE] has come
-	Failed bool   // the engine reported an error in place of a chunk
+	Done   bool   // the stream has come to its proper end
+	Failed bool   // the engine reported an error in place of an answer
 
-	dec *jsontext.Decoder // kept between events for its memory
+	reader reader
+	next   int               // sequence number after the last, where events have one
+	dec    *jsontext.Decoder // kept between events for its memory
 }
+
+// reader is what differs between the answers of routes. It sets what the Answer
+// learns and returns what the client may see. A stream's end is proper only if
+// the reader says so: [DONE] for chat and completions, a closing event for
+// responses.
+type reader interface {
+	body(a *Answer, body []byte) ([]byte, error)
+	event(a *Answer, e Event) ([]byte, error)
+}
+
+// Answer returns what reads the answer to r.
+func (o Operation) Answer(r *Request) *Answer {
+	return &Answer{IncludeUsage: r.IncludeUsage, reader: o.reader}
+}
+
+// Body reads a whole answer and returns what the client may see of it.
+func (a *Answer) Body(body []byte) ([]byte, error) { return a.read().body(a, body) }
+
+// Event reads one event of a stream and returns the bytes to forward, nil for
+// none. They alias the event where nothing had to be taken out.
+func (a *Answer) Event(e Event) ([]byte, error) { return a.read().event(a, e) }
+
+func (a *Answer) read() reader {
+	if a.reader == nil {
+		return choices{}
+	}
+	return a.reader
+}
+
+// End returns the error of a stream that ended now, nil where it was done.
+func (a *Answer) End() error {
+	if !a.Done {
+		return ErrTruncated
+	}
+	return nil
+}
+
+// ErrorEvent is the error as the last event of this stream. Nothing that ends a
+// stream properly follows it.
+func (a *Answer) ErrorEvent(shape Shape, typ, code, message string) []byte {
+	return errorEvent(shape, a.next, typ, code, message)
+}
+
+// choices reads answers of choices: chat, completions and, as far as there is
+// anything to read, embeddings. The client gets the engine's bytes but for what
+// it may not see.
+type choices struct{}
 
 // cachedPaths are where engines say how much of a prompt was in their cache:
 // vLLM and OpenAI, SGLang and others.
@@ -53,10 +104,8 @@ var cachedPaths = [][]string{
 	{"usage", "prompt_cache_miss_tokens"},
 }
 
-// Body reads a whole answer and returns what the client may see of it: the same
-// bytes but for cached tokens.
-func (a *Answer) Body(body []byte) ([]byte, error) {
-	c, err := a.read(body)
+func (choices) body(a *Answer, body []byte) ([]byte, error) {
+	c, err := a.chunk(body)
 	if err != nil {
 		return nil, fmt.Errorf("read answer: %w", err)
 	}
@@ -64,17 +113,15 @@ func (a *Answer) Body(body []byte) ([]byte, error) {
 	return a.hide(body, c, nil)
 }
 
-// Event reads one event of a stream and returns the bytes to forward, nil for
-// none. They alias the event where nothing had to be taken out.
-func (a *Answer) Event(e Event) ([]byte, error) {
+func (choices) event(a *Answer, e Event) ([]byte, error) {
 	if e.Data == nil {
 		return e.Raw, nil // a comment or a blank line
 	}
-	if string(bytes.TrimSpace(e.Data)) == "[DONE]" {
+	if isDone(e) {
 		a.Done = true
 		return e.Raw, nil
 	}
-	c, err := a.read(e.Data)
+	c, err := a.chunk(e.Data)
 	if err != nil {
 		return nil, fmt.Errorf("read event: %w", err)
 	}
@@ -97,13 +144,8 @@ func (a *Answer) Event(e Event) ([]byte, error) {
 	return e.withData(data), nil
 }
 
-// End returns the error of a stream that ended now, nil where it was done.
-func (a *Answer) End() error {
-	if !a.Done {
-		return ErrTruncated
-	}
-	return nil
-}
+// isDone reports whether e is the end marker of a stream of choices.
+func isDone(e Event) bool { return string(bytes.TrimSpace(e.Data)) == "[DONE]" }
 
 func (a *Answer) learn(c chunk) {
 	if c.usage != nil {
@@ -122,6 +164,10 @@ func (a *Answer) hide(body []byte, c chunk, edits []splice.Edit) ([]byte, error)
 			edits = append(edits, splice.DeleteIn(path...))
 		}
 	}
+	return edited(body, edits)
+}
+
+func edited(body []byte, edits []splice.Edit) ([]byte, error) {
 	if len(edits) == 0 {
 		return body, nil
 	}
@@ -141,20 +187,16 @@ type chunk struct {
 	failed   bool
 }
 
-// read reads the fields we need and checks the rest as JSON. Missing fields are
+// chunk reads the fields we need and checks the rest as JSON. Missing fields are
 // no error: engines leave out what they do not have.
-func (a *Answer) read(body []byte) (chunk, error) {
-	if a.dec == nil {
-		a.dec = new(jsontext.Decoder)
-	}
-	a.dec.Reset(bytes.NewBuffer(body))
+func (a *Answer) chunk(body []byte) (chunk, error) {
 	var c chunk
-	r := chunkReader{a.dec}
-	err := r.object(func(name []byte) error {
+	r := a.begin(body)
+	err := r.whole(func(name []byte) error {
 		switch string(name) {
 		case "usage":
 			c.hasUsage = true
-			return r.usage(&c)
+			return r.usage(&c.usage)
 		case "choices":
 			return r.array(func() error {
 				c.choices++
@@ -165,11 +207,14 @@ func (a *Answer) read(body []byte) (chunk, error) {
 		}
 		return r.dec.SkipValue()
 	})
-	if err == nil {
-		err = r.end()
+	return c, err
+}
+
+// begin returns a reader of one JSON value.
+func (a *Answer) begin(body []byte) chunkReader {
+	if a.dec == nil {
+		a.dec = new(jsontext.Decoder)
 	}
-	if err != nil {
-		return chunk{}, fmt.Errorf("%w at byte %d", ErrAnswer, r.dec.InputOffset())
-	}
-	return c, nil
+	a.dec.Reset(bytes.NewBuffer(body))
+	return chunkReader{a.dec}
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 
@@ -57,6 +58,18 @@ func (r chunkReader) array(element func() error) error {
 	return err
 }
 
+// whole reads an object and nothing after it. Its error is ErrAnswer.
+func (r chunkReader) whole(member func(name []byte) error) error {
+	err := r.object(member)
+	if err == nil {
+		err = r.end()
+	}
+	if err != nil {
+		return fmt.Errorf("%w at byte %d", ErrAnswer, r.dec.InputOffset())
+	}
+	return nil
+}
+
 func (r chunkReader) end() error {
 	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return errors.New("data after the object")
@@ -73,19 +86,21 @@ func (r chunkReader) choice(c *chunk) error {
 	})
 }
 
-func (r chunkReader) usage(c *chunk) error {
+// usage reads both namings: prompt and completion of chat, input and output of
+// responses.
+func (r chunkReader) usage(into **Usage) error {
 	if r.dec.PeekKind() != '{' {
 		return r.dec.SkipValue()
 	}
 	u := new(Usage)
-	c.usage = u
+	*into = u
 	return r.object(func(name []byte) error {
 		switch string(name) {
-		case "prompt_tokens":
+		case "prompt_tokens", "input_tokens":
 			return r.count(&u.PromptTokens)
-		case "completion_tokens":
+		case "completion_tokens", "output_tokens":
 			return r.count(&u.CompletionTokens)
-		case "prompt_tokens_details":
+		case "prompt_tokens_details", "input_tokens_details":
 			return r.object(func(name []byte) error {
 				if string(name) != "cached_tokens" {
 					return r.dec.SkipValue()

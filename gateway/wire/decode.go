@@ -20,11 +20,11 @@ func Decode(op Operation, body []byte, limits Limits) (*Request, error) {
 		dec:     jsontext.NewDecoder(bytes.NewBuffer(body)),
 		body:    body,
 		depth:   limits.Depth,
-		req:     &Request{Operation: op.Name, Body: body, N: 1, maxTokens: map[string]int64{}},
+		req:     &Request{Operation: op.Name, Body: body, N: 1, op: op, maxTokens: map[string]int64{}},
 		unknown: map[string]bool{},
 		message: -1,
 	}
-	if err := p.top(op.fields); err != nil {
+	if err := p.top(op); err != nil {
 		var e *Error
 		if errors.As(err, &e) {
 			return nil, e
@@ -48,19 +48,19 @@ func malformed(err error) *Error {
 // field reads the value of one top-level field.
 type field func(p *parser, name string) error
 
-func (p *parser) top(fields map[string]field) error {
+func (p *parser) top(op Operation) error {
 	if p.dec.PeekKind() != '{' {
 		return &Error{MalformedJSON, "", "the body must be one JSON object"}
 	}
 	seen := map[string]bool{}
 	err := p.object(true, func(name string) error {
 		seen[name] = true
-		read, ok := fields[name]
+		read, ok := op.fields[name]
 		switch {
 		case slices.Contains(removed, name):
 			p.req.Removed = append(p.req.Removed, name)
 			return p.skip()
-		case never(name) || !ok:
+		case !ok:
 			return unsupported(name, "this field is not supported here")
 		default:
 			return read(p, name)
@@ -72,13 +72,13 @@ func (p *parser) top(fields map[string]field) error {
 	if _, err := p.dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return &Error{MalformedJSON, "", "there is data after the JSON object"}
 	}
-	return p.complete(fields, seen)
+	return complete(op, seen)
 }
 
 // complete checks what only the whole body can show.
-func (p *parser) complete(fields map[string]field, seen map[string]bool) error {
-	for _, name := range []string{"model", "messages"} {
-		if _, has := fields[name]; has && !seen[name] {
+func complete(op Operation, seen map[string]bool) error {
+	for _, name := range op.required {
+		if !seen[name] {
 			return invalid(name, "this field is required")
 		}
 	}

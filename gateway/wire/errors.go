@@ -12,6 +12,7 @@ type Shape int
 const (
 	OpenAI    Shape = iota // {"error":{"message","type","code","param"}}
 	Anthropic              // {"type":"error","error":{"type","message"}}
+	OpenAIResponses        // OpenAI's, but for events: {"type":"error","code","message","param","sequence_number"}
 )
 
 // WriteError answers with an error body. Headers such as Retry-After are set by
@@ -24,16 +25,34 @@ func WriteError(w http.ResponseWriter, shape Shape, status int, typ, code, messa
 	_, _ = w.Write(append(errorBody(shape, typ, code, message, param), '\n'))
 }
 
-// ErrorEvent is the error as the last event of a stream whose status line has
-// gone out. No [DONE] follows it.
+// ErrorEvent is [Answer.ErrorEvent] of a stream that nothing was read of.
 func ErrorEvent(shape Shape, typ, code, message string) []byte {
+	return errorEvent(shape, 0, typ, code, message)
+}
+
+func errorEvent(shape Shape, sequence int, typ, code, message string) []byte {
+	body := errorBody(shape, typ, code, message, "")
 	var event []byte
-	if shape == Anthropic {
+	switch shape {
+	case Anthropic:
 		event = append(event, "event: error\n"...)
+	case OpenAIResponses:
+		event = append(event, "event: error\n"...)
+		body = mustJSON(responsesError{Type: "error", Code: code, Message: message, Sequence: sequence})
 	}
 	event = append(event, "data: "...)
-	event = append(event, errorBody(shape, typ, code, message, "")...)
+	event = append(event, body...)
 	return append(event, "\n\n"...)
+}
+
+// responsesError is an error inside a stream of responses. Outside they have
+// OpenAI's shape.
+type responsesError struct {
+	Type     string  `json:"type"`
+	Code     string  `json:"code"`
+	Message  string  `json:"message"`
+	Param    *string `json:"param"`
+	Sequence int     `json:"sequence_number"`
 }
 
 type openAIError struct {
@@ -54,21 +73,41 @@ type anthropicError struct {
 }
 
 func errorBody(shape Shape, typ, code, message, param string) []byte {
-	var v any
 	if shape == Anthropic {
 		e := anthropicError{Type: "error"}
-		e.Error.Type, e.Error.Message = typ, message
-		v = e
-	} else {
-		var e openAIError
-		e.Error.Message, e.Error.Type, e.Error.Code = message, typ, code
-		if param != "" {
-			e.Error.Param = &param
-		}
-		v = e
+		e.Error.Type, e.Error.Message = anthropicType(typ, code), message
+		return mustJSON(e)
 	}
+	var e openAIError
+	e.Error.Message, e.Error.Type, e.Error.Code = message, typ, code
+	if param != "" {
+		e.Error.Param = &param
+	}
+	return mustJSON(e)
+}
+
+// anthropicTypes are the error types of Anthropic's reference that say more than
+// ours, by code.
+var anthropicTypes = map[string]string{
+	"not_found": "not_found_error", "too_large": "request_too_large",
+	"no_replica": "overloaded_error", "upstream_timeout": "timeout_error",
+}
+
+func anthropicType(typ, code string) string {
+	if t, ok := anthropicTypes[code]; ok {
+		return t
+	}
+	if typ == "server_error" {
+		return "api_error"
+	}
+	return typ
+}
+
+// mustJSON encodes a struct of strings and numbers, which cannot fail; a fixed
+// body beats none.
+func mustJSON(v any) []byte {
 	body, err := json.Marshal(v)
-	if err != nil { // strings alone cannot fail; a fixed body beats none
+	if err != nil {
 		return []byte(`{"error":{"message":"internal error","type":"server_error","code":"internal","param":null}}`)
 	}
 	return body

@@ -16,8 +16,12 @@ type Operation struct {
 	Name   string       // as policy and records know it
 	Class  policy.Class // the least that a request on this route is
 	Shape  Shape        // of error bodies
+	Engine string       // path of the engine's route, as tickets name it
 
-	fields map[string]field // allowed top-level fields; nil: no body
+	fields   map[string]field // allowed top-level fields; nil: no body
+	required []string         // of these
+	limits   []string         // fields that bound the answer; the first is set where the client names none
+	reader   reader           // of answers
 }
 
 // HasBody reports whether requests of this operation carry a body to decode.
@@ -27,7 +31,20 @@ func (o Operation) HasBody() bool { return o.fields != nil }
 var (
 	ChatCompletions = Operation{
 		Method: "POST", Path: "/v1/chat/completions", Name: "chat.completions",
-		Class: policy.Chat, fields: chatFields(),
+		Class: policy.Chat, Engine: chatPath,
+		fields: chatFields(), required: []string{"model", "messages"},
+		limits: []string{"max_tokens", "max_completion_tokens"},
+	}
+	Completions = Operation{
+		Method: "POST", Path: "/v1/completions", Name: "completions",
+		Class: policy.Chat, Engine: "/v1/completions",
+		fields: completionFields(), required: []string{"model", "prompt"},
+		limits: []string{"max_tokens"},
+	}
+	Embeddings = Operation{
+		Method: "POST", Path: "/v1/embeddings", Name: "embeddings",
+		Class: policy.Embedding, Engine: "/v1/embeddings",
+		fields: embeddingFields(), required: []string{"model", "input"},
 	}
 	ModelsList = Operation{
 		Method: "GET", Path: "/v1/models", Name: "models.list",
@@ -35,8 +52,12 @@ var (
 	}
 )
 
+const chatPath = "/v1/chat/completions"
+
 // Operations returns the table of routes. Anything that is not in it is 404.
-func Operations() []Operation { return []Operation{ChatCompletions, ModelsList} }
+func Operations() []Operation {
+	return []Operation{ChatCompletions, Completions, Embeddings, ModelsList}
+}
 
 // Allow returns o with more top-level fields allowed, as an operator may
 // configure. They pass through unread, but for their texts. A name on the
@@ -111,29 +132,31 @@ func chatFields() map[string]field {
 		"service_tier": mustBe(`"auto"`, `"default"`),
 		"modalities":   mustBe(`["text"]`),
 	}
-	for _, name := range plainFields {
+	for _, name := range slices.Concat(samplingFields, chatPlainFields) {
 		fields[name] = plain
 	}
 	return fields
 }
 
-// plainFields hold numbers, switches, short strings and lists of them. The
-// engine checks them; we only scan their strings.
-var plainFields = []string{
+// samplingFields hold numbers, switches, short strings and lists of them, and
+// go with every route that generates from a template or a prompt. The engine
+// checks them; we only scan their strings.
+var samplingFields = []string{
 	// OpenAI
 	"temperature", "top_p", "stop", "seed", "presence_penalty", "frequency_penalty",
-	"logit_bias", "logprobs", "top_logprobs", "parallel_tool_calls", "user",
-	"safety_identifier", "reasoning_effort", "verbosity",
+	"logit_bias", "logprobs", "user",
 
 	// vLLM sampling parameters
 	"best_of", "use_beam_search", "top_k", "min_p", "repetition_penalty", "length_penalty",
 	"stop_token_ids", "include_stop_str_in_output", "ignore_eos", "min_tokens",
 	"skip_special_tokens", "spaces_between_special_tokens", "truncate_prompt_tokens",
-	"allowed_token_ids", "bad_words", "thinking_token_budget",
+	"allowed_token_ids", "bad_words", "echo", "add_special_tokens", "return_tokens_as_token_ids",
+}
 
-	// vLLM chat parameters
-	"echo", "add_generation_prompt", "continue_final_message", "add_special_tokens",
-	"include_reasoning", "return_tokens_as_token_ids",
+// chatPlainFields are of the same kind, on the chat route alone.
+var chatPlainFields = []string{
+	"top_logprobs", "parallel_tool_calls", "safety_identifier", "reasoning_effort", "verbosity",
+	"thinking_token_budget", "add_generation_prompt", "continue_final_message", "include_reasoning",
 }
 
 // sortedNames returns a set's names in order.

@@ -34,6 +34,7 @@ type Request struct {
 	Removed []string // fields taken out, sorted
 	Unknown []string // places of unknown types and fields, from a fixed set, sorted
 
+	op        Operation
 	maxTokens map[string]int64 // limits that the client named, by field
 	texts     []Text
 }
@@ -138,15 +139,15 @@ func (r *Request) Upstream(e Edits) ([]byte, error) {
 // limitEdits lowers each limit that the client named to at most limit, and sets
 // one where there is none.
 func (r *Request) limitEdits(limit *int64) []splice.Edit {
-	if limit == nil {
+	if limit == nil || len(r.op.limits) == 0 {
 		return nil
 	}
 	value := strconv.AppendInt(nil, *limit, 10)
 	if len(r.maxTokens) == 0 {
-		return []splice.Edit{splice.Set("max_tokens", value)}
+		return []splice.Edit{splice.Set(r.op.limits[0], value)}
 	}
 	var edits []splice.Edit
-	for _, name := range []string{"max_tokens", "max_completion_tokens"} {
+	for _, name := range r.op.limits {
 		if asked, ok := r.maxTokens[name]; ok && asked > *limit {
 			edits = append(edits, splice.Set(name, value))
 		}
