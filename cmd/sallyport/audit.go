@@ -15,7 +15,7 @@ import (
 )
 
 func auditCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "audit", Short: "Verify and read an audit log"}
+	cmd := commandGroup("audit", "Verify and read an audit log")
 	cmd.AddCommand(auditVerifyCommand(), auditShowCommand())
 	return cmd
 }
@@ -83,6 +83,9 @@ func auditShowCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if len(entries) == 0 {
+					return &exitError{exitBad, fmt.Errorf("%s holds no record of %s", args[0], args[1])}
+				}
 				for _, e := range entries {
 					if err := printLeaf(cmd.OutOrStdout(), e.Leaf, asJSON); err != nil {
 						return err
@@ -118,10 +121,12 @@ func listRecords(w io.Writer, dir string, from uint64, asJSON bool) error {
 	if !asJSON {
 		fmt.Fprintln(table, "INDEX\tTIME\tKIND\tID\tTENANT\tCLASS\tLABEL\tSTATUS\tREPLICA\tBASIS\tREASON")
 	}
+	empty := true
 	for e, err := range tlog.Read(dir, from) {
 		if err != nil {
 			return err
 		}
+		empty = false
 		if asJSON {
 			if err := printLeaf(w, e.Leaf, true); err != nil {
 				return err
@@ -133,6 +138,9 @@ func listRecords(w io.Writer, dir string, from uint64, asJSON bool) error {
 			return err
 		}
 		listRow(table, e.Index, r)
+	}
+	if empty && from == 0 { // a log begins with the start of its gateway
+		return fmt.Errorf("%s is no log", dir)
 	}
 	return table.Flush()
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func keysCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "keys", Short: "Make keys"}
+	cmd := commandGroup("keys", "Make keys")
 	cmd.AddCommand(keysLogCommand())
 	return cmd
 }

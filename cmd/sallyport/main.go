@@ -79,6 +79,15 @@ func commands() *cobra.Command {
 	return root
 }
 
+// commandGroup is a command that only has commands below it. Cobra takes one
+// that it does not know there for a request for help.
+func commandGroup(name, short string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+}
+
 // newLogger writes what an operator reads; answers of commands go elsewhere.
 func newLogger(cmd *cobra.Command, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -14,7 +15,7 @@ import (
 )
 
 func policyCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "policy", Short: "Test policy"}
+	cmd := commandGroup("policy", "Test policy")
 	cmd.AddCommand(policyTestCommand())
 	return cmd
 }
@@ -34,6 +35,9 @@ func policyTestCommand() *cobra.Command {
 			report, err := policy.RunTests(cmd.Context(), layers...)
 			if err != nil {
 				return err
+			}
+			if len(report.Tests) == 0 {
+				return errors.New("policy test: there are no tests")
 			}
 			if err := printTests(cmd.OutOrStdout(), report, asJSON); err != nil {
 				return err
