@@ -28,12 +28,12 @@ type process struct {
 	ended chan struct{} // closed when it has been waited for
 	err   error         // of the wait; read once ended is closed
 
-	mu     sync.Mutex
-	stderr strings.Builder
+	mu   sync.Mutex
+	said strings.Builder // both streams
 }
 
 // start runs a command until the test ends, and returns what the groups of
-// ready match in the first line of its stderr that ready matches.
+// ready match in the first line of its output that ready matches.
 func start(t *testing.T, ready *regexp.Regexp, args ...string) (*process, []string) {
 	t.Helper()
 	p := &process{name: args[0], cmd: exec.Command(binary(t), args...), ended: make(chan struct{})}
@@ -41,15 +41,14 @@ func start(t *testing.T, ready *regexp.Regexp, args ...string) (*process, []stri
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.cmd.Stdout = p.cmd.Stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			t.Logf("stderr of sallyport %s:\n%s", strings.Join(args, " "), tail(p.stderr.String(), 40))
+			t.Logf("sallyport %s said:\n%s", strings.Join(args, " "), tail(p.output(), 40))
 		}
 	})
 	found := make(chan []string, 1)
@@ -65,11 +64,17 @@ func start(t *testing.T, ready *regexp.Regexp, args ...string) (*process, []stri
 	return nil, nil
 }
 
-// follow keeps stderr, looks for ready in it, and waits for the process.
+func (p *process) output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said.String()
+}
+
+// follow keeps the output, looks for ready in it, and waits for the process.
 func (p *process) follow(out io.Reader, ready *regexp.Regexp, found chan<- []string) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		p.mu.Lock()
-		fmt.Fprintln(&p.stderr, lines.Text())
+		fmt.Fprintln(&p.said, lines.Text())
 		p.mu.Unlock()
 		if match := ready.FindStringSubmatch(lines.Text()); match != nil {
 			select {
