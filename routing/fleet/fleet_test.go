@@ -163,6 +163,12 @@ func TestALostHolderIsNamedUntilItReturnsAsAnother(t *testing.T) {
 		t.Errorf("a prompt it did not hold: holder down %v, excluded %v", res.HolderDown, res.Placement.Excluded)
 	}
 
+	relays[1].store("acme", tokens)
+	until(t, "the other holds it too", func() bool { return depth(f, ask(tokens), 1) == 50 })
+	if res := reserve(t, f, ask(tokens)); res.HolderDown || res.Placement.Predicted != 49*16 {
+		t.Errorf("the other holds as much: holder down %v, predicted %d", res.HolderDown, res.Placement.Predicted)
+	}
+
 	again := a.relay(t, base+"r0", "general", relays[0].address)
 	up(t, f, 2)
 	if got := depth(f, ask(tokens), 0); got != 0 {
@@ -354,6 +360,43 @@ func TestConcurrentRequestsDoNotHerd(t *testing.T) {
 		for _, res := range held {
 			res.Release()
 		}
+	}
+}
+
+func TestAPlacementIsMadeAnewIfTheChosenReplicaChangedMeanwhile(t *testing.T) {
+	f, _, _ := two(t)
+	r := ask(prompt(1, 500))
+	place := func() (*lookup, *view, routing.Placement) {
+		look := f.look(&r)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		v := f.view(&r, look)
+		p, err := routing.Place(v.query, v.snapshot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return look, v, p
+	}
+	look1, v1, p1 := place()
+	look2, v2, p2 := place()
+	if p1.ID != p2.ID {
+		t.Fatalf("the same moment gave %s and %s", p1.ID, p2.ID)
+	}
+	a, err := f.commit(&r, look1, v1, p1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := f.commit(&r, look2, v2, p2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Replica.ID != p1.ID || b.Replica.ID == p1.ID {
+		t.Errorf("both chose %s; reserved %s and %s", p1.ID, a.Replica.ID, b.Replica.ID)
+	}
+	look3, v3, p3 := place()
+	f.ReportFailure(p3.ID, false)
+	if c, err := f.commit(&r, look3, v3, p3); err != nil || c.Replica.ID == p3.ID {
+		t.Errorf("reserved on %s, which had failed: %v", p3.ID, err)
 	}
 }
 

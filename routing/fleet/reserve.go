@@ -80,15 +80,22 @@ func (f *Fleet) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 	if err != nil {
 		return nil, err
 	}
+	return f.commit(&r, look, v, p)
+}
+
+// commit reserves what p chose in v, if nothing has changed there since, else
+// what a second placement chooses while nothing can change.
+func (f *Fleet) commit(r *Request, look *lookup, v *view, p routing.Placement) (*Reservation, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if v.replicas[p.Chosen].gen != v.gens[p.Chosen] {
-		v = f.view(&r, look)
+		v = f.view(r, look)
+		var err error
 		if p, err = routing.Place(v.query, v.snapshot); err != nil {
 			return nil, err
 		}
 	}
-	return f.reserve(&r, look, v, p), nil
+	return f.reserve(r, look, v, p), nil
 }
 
 // Snapshot is what Reserve would decide on for r at this moment.
