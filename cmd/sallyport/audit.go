@@ -61,7 +61,7 @@ func printReport(w io.Writer, r tlog.Report, asJSON bool) error {
 		return json.NewEncoder(w).Encode(r)
 	}
 	if !r.OK() {
-		fmt.Fprintf(w, "DAMAGED at record %d: %s: %s\n", r.FirstBad, r.Code, r.Detail)
+		fmt.Fprintf(w, "DAMAGED: %s\n", r.Detail)
 		fmt.Fprintf(w, "whole up to %d records of %s\n", r.TreeSize, r.Origin)
 		return nil
 	}
@@ -82,9 +82,6 @@ func auditShowCommand() *cobra.Command {
 				entries, err := tlog.Find(args[0], args[1], from)
 				if err != nil {
 					return err
-				}
-				if len(entries) == 0 {
-					return &exitError{exitBad, fmt.Errorf("%s holds no record of %s", args[0], args[1])}
 				}
 				for _, e := range entries {
 					if err := printLeaf(cmd.OutOrStdout(), e.Leaf, asJSON); err != nil {
