@@ -444,23 +444,30 @@ func TestClaimsThatKeepMissingLoseWeight(t *testing.T) {
 	}
 }
 
-func TestTheReplicaIsWatchedAnewBeforeItsCertificateExpires(t *testing.T) {
-	t.Parallel() // it takes seconds: certificates expire in whole ones
-	a := newAuthority(t)
-	r := newRelay(t, a.svid(t, base+"r0", 4*time.Second), base+"r0", "general", "127.0.0.1:0")
-	f := start(t, a.config(t, r.target("general")))
-	up(t, f, 1)
-	f.mu.Lock()
-	first := f.replicas[0].hello
-	f.mu.Unlock()
-	until(t, "watched anew", func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if got := f.replicas[0].state(time.Now()); got != "" {
-			t.Fatalf("meanwhile it was %s", got)
-		}
-		return f.replicas[0].hello != first
-	})
+func TestTheReplicaIsWatchedAnewBeforeACertificateExpires(t *testing.T) {
+	for name, ttl := range map[string]struct{ relay, gateway time.Duration }{
+		"the relay's": {4 * time.Second, time.Hour},
+		"our own":     {time.Hour, 4 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it takes seconds: certificates expire in whole ones
+			a := newAuthority(t)
+			r := newRelay(t, a.svid(t, base+"r0", ttl.relay), base+"r0", "general", "127.0.0.1:0")
+			f := start(t, a.configUntil(t, ttl.gateway, r.target("general")))
+			up(t, f, 1)
+			f.mu.Lock()
+			first := f.replicas[0].hello
+			f.mu.Unlock()
+			until(t, "watched anew", func() bool {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				if got := f.replicas[0].state(time.Now()); got != "" {
+					t.Fatalf("meanwhile it was %s", got)
+				}
+				return f.replicas[0].hello != first
+			})
+		})
+	}
 }
 
 func TestRatesAreLearnedFromTheRelayAndFromFirstTokens(t *testing.T) {

@@ -90,7 +90,12 @@ func peerID(s tls.ConnectionState) (string, error) {
 // config trusts the authority and t.ID, or the members, whose patterns are
 // prefixes here.
 func (a *authority) config(t testing.TB, targets ...Target) Config {
-	own := a.svid(t, "spiffe://example.org/gateway", time.Hour)
+	return a.configUntil(t, time.Hour, targets...)
+}
+
+// configUntil is config with a certificate of our own that expires.
+func (a *authority) configUntil(t testing.TB, ttl time.Duration, targets ...Target) Config {
+	own := a.svid(t, "spiffe://example.org/gateway", ttl)
 	return Config{
 		Targets: targets, PeerID: peerID,
 		IdentityError: func(err error) bool { return errors.Is(err, errWrongID) },
@@ -98,7 +103,8 @@ func (a *authority) config(t testing.TB, targets ...Target) Config {
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		TLS: func(tg Target) (*tls.Config, error) {
 			return &tls.Config{
-				MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, Certificates: []tls.Certificate{*own},
+				MinVersion: tls.VersionTLS13, InsecureSkipVerify: true,
+				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own, nil },
 				VerifyConnection: func(s tls.ConnectionState) error {
 					if _, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: a.roots(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
 						return err

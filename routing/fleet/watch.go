@@ -22,7 +22,7 @@ const (
 
 // Why a session ends that was not broken.
 var (
-	errRenew   = errors.New("the replica's certificate is about to expire")
+	errRenew   = errors.New("a certificate is about to expire")
 	errNoPlace = errors.New("no ordinal left in the index")
 )
 
@@ -120,8 +120,8 @@ func (f *Fleet) session(ctx context.Context, r *replica) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if at := renewal(conn, time.Now()); !at.IsZero() {
-		renew, stop := context.WithDeadlineCause(ctx, at, errRenew)
+	if end := conn.Expires(); !end.IsZero() {
+		renew, stop := context.WithDeadlineCause(ctx, renewal(end, time.Now()), errRenew)
 		defer stop()
 		ctx = renew
 	}
@@ -136,13 +136,10 @@ func (f *Fleet) session(ctx context.Context, r *replica) error {
 	return err
 }
 
-// renewal is when the peer should prove a newer certificate.
-func renewal(conn *residency.Conn, now time.Time) time.Time {
-	certs := conn.State().PeerCertificates
-	if len(certs) == 0 {
-		return time.Time{}
-	}
-	left := certs[0].NotAfter.Sub(now)
+// renewal is when to connect again, so that newer certificates are proven
+// before one of these expires.
+func renewal(expires, now time.Time) time.Time {
+	left := expires.Sub(now)
 	return now.Add(max(left-min(left/4, 30*time.Second), time.Second))
 }
 

@@ -16,6 +16,7 @@ package residency
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -58,6 +59,7 @@ var (
 // Conn is a connection to one relay, whose identity is proven.
 type Conn struct {
 	state   tls.ConnectionState
+	expires time.Time
 	cc      *grpc.ClientConn
 	silence time.Duration // how long Watch waits for a frame
 }
@@ -74,6 +76,16 @@ func Connect(ctx context.Context, address string, config *tls.Config) (*Conn, er
 	}
 	config = config.Clone()
 	config.NextProtos = []string{"h2"}
+	var own tls.Certificate
+	if get := config.GetClientCertificate; get != nil {
+		config.GetClientCertificate = func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			c, err := get(r)
+			if err == nil {
+				own = *c
+			}
+			return c, err
+		}
+	}
 	conn := tls.Client(raw, config)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		raw.Close()
@@ -96,11 +108,29 @@ func Connect(ctx context.Context, address string, config *tls.Config) (*Conn, er
 		raw.Close()
 		return nil, fmt.Errorf("residency client for %s: %w", address, err)
 	}
-	return &Conn{state: conn.ConnectionState(), cc: cc, silence: silence}, nil
+	state := conn.ConnectionState()
+	return &Conn{state: state, expires: earliest(own.Leaf, state.PeerCertificates...), cc: cc, silence: silence}, nil
+}
+
+// earliest is when the first of the certificates expires; zero for none.
+func earliest(own *x509.Certificate, peer ...*x509.Certificate) (at time.Time) {
+	if own != nil {
+		at = own.NotAfter
+	}
+	for _, c := range peer {
+		if at.IsZero() || c.NotAfter.Before(at) {
+			at = c.NotAfter
+		}
+	}
+	return at
 }
 
 // State is what the handshake proved.
 func (c *Conn) State() tls.ConnectionState { return c.state }
+
+// Expires is when the first certificate that either side showed expires, and
+// with it what the handshake proved: connect again before. Zero: unknown.
+func (c *Conn) Expires() time.Time { return c.expires }
 
 // Close ends the connection and everything on it.
 func (c *Conn) Close() error { return c.cc.Close() }
