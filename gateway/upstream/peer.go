@@ -144,10 +144,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	b.timer.Stop()
-	if err != io.EOF {
-		err = b.reason(err)
-	}
-	return n, err
+	return n, b.reason(err)
 }
 
 func (b *body) Close() error {

@@ -153,7 +153,14 @@ func (c *Client) Do(ctx context.Context, r Replica, req Request) (*Response, err
 			timer:  time.AfterFunc(c.cfg.IdleTimeout, func() { cancel(ErrTimeout) }),
 			cancel: cancel,
 			done:   func() { p.busy.Add(-1) },
-			reason: func(err error) error { return c.explain(ctx, r, err) },
+			reason: func(err error) error {
+				// A replica told of a cancellation may still end its answer
+				// properly before the connection is gone. That is no end.
+				if errors.Is(err, io.EOF) && context.Cause(ctx) == nil {
+					return io.EOF
+				}
+				return c.explain(ctx, r, err)
+			},
 		},
 	}, nil
 }
