@@ -149,6 +149,10 @@ func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/metrics":
 		fmt.Fprint(w, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"512\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n")
 		return
+	case chatRoute.path(), completionRoute.path():
+	default:
+		http.NotFound(w, r)
+		return
 	}
 	f.mu.Lock()
 	f.requests = append(f.requests, recorded{r.URL.Path, r.Header.Clone(), body})
@@ -201,7 +205,7 @@ func (f *faulty) forwards() (out []recorded) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.requests {
-		if !bytes.Contains(r.body, []byte(`"max_tokens":1,`)) && r.path != "/v1/responses" && r.path != "/v1/embeddings" && r.path != "/version" {
+		if !bytes.Contains(r.body, []byte(`"max_tokens":1,`)) {
 			out = append(out, r)
 		}
 	}
