@@ -25,8 +25,9 @@ var allowed = map[string][]string{
 	"policy":            {"policies"},
 	"policies":          {},
 	"identity":          {},
-	"identity/*":        {},
-	"identity/svid":     {"identity/workload"},
+	"identity/*":        {"identity/jws"}, // one strict reading of JWTs, whoever vouches for them
+	"identity/jws":      {},
+	"identity/svid":     {"identity/jws", "identity/workload"},
 	"routing":           {},
 	"routing/*":         {"routing/*"},
 	"routing/relay":     {"routing/*", "identity/workload", "audit", "audit/tlog"},
@@ -59,7 +60,10 @@ func TestPackagesImportOnlyWhatTheirLayerMay(t *testing.T) {
 
 func TestLayeringRuleRefusesWhatItShould(t *testing.T) {
 	for _, c := range []struct{ from, to string }{
-		{"identity", "policy"}, {"identity/oidc", "identity/workload"},
+		{"identity", "policy"},
+		{"identity/oidc", "identity/workload"},
+		{"identity/jws", "identity/oidc"},
+		{"identity/oidc", "identity/svid"},
 		{"routing", "gateway"},
 		{"audit", "routing"},
 		{"policy", "gateway"},

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/sallyport-ai/sallyport/identity/jws"
 )
 
 // Limits of a key set.
@@ -30,24 +32,10 @@ type key struct {
 	algorithm string // the only one it is for, or "" for any that suits its type
 }
 
-// fits reports whether the key may verify a signature of the algorithm. Neither
-// the library nor Go's ecdsa holds the curve against it.
+// fits reports whether the key may verify a signature of the algorithm.
 func (k key) fits(algorithm string) bool {
-	if k.algorithm != "" && k.algorithm != algorithm {
-		return false
-	}
-	switch public := k.public.(type) {
-	case *rsa.PublicKey:
-		return strings.HasPrefix(algorithm, "RS") || strings.HasPrefix(algorithm, "PS")
-	case *ecdsa.PublicKey:
-		return curves[algorithm] == public.Curve
-	case ed25519.PublicKey:
-		return algorithm == "EdDSA"
-	}
-	return false
+	return (k.algorithm == "" || k.algorithm == algorithm) && jws.Fits(k.public, algorithm)
 }
-
-var curves = map[string]elliptic.Curve{"ES256": elliptic.P256(), "ES384": elliptic.P384(), "ES512": elliptic.P521()}
 
 // jwk is one member of a JWK set (RFC 7517, RFC 7518 §6, RFC 8037).
 type jwk struct {
@@ -109,7 +97,7 @@ func (k key) equal(other key) bool {
 
 func (j *jwk) key(algorithms []string) (key, error) {
 	switch {
-	case !isIdentifier(j.ID):
+	case !jws.IsIdentifier(j.ID):
 		return key{}, errors.New("kid is missing or odd")
 	case j.D != "" || j.K != "" || j.Type == "oct":
 		return key{}, errors.New("it holds a secret, and a published secret is none")
@@ -165,7 +153,7 @@ func (j *jwk) rsa() (crypto.PublicKey, error) {
 
 func (j *jwk) ecdsa() (crypto.PublicKey, error) {
 	var curve elliptic.Curve
-	for _, c := range curves {
+	for _, c := range []elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()} {
 		if c.Params().Name == j.Curve {
 			curve = c
 		}

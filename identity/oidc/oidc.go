@@ -6,12 +6,10 @@
 //
 // # What a token must be
 //
-// A JWT library's options leave much open, so [parse] first refuses what is
-// merely odd: repeated or differently spelt names, header parameters that
-// point at keys or change the rules, types other than access tokens, more than
-// one audience, long lives, depth and size. Then the issuer's one set of
-// algorithms and its current keys decide, and last the claims are read into a
-// principal.
+// A JWT library's options leave much open, so package jws first refuses what is
+// merely odd, and the issuer's rules refuse types other than access tokens, more
+// than one audience and long lives. Then the issuer's one set of algorithms and
+// its current keys decide, and last the claims are read into a principal.
 //
 // # Keys
 //
@@ -36,6 +34,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/jws"
 )
 
 // Config describes one issuer.
@@ -293,11 +292,11 @@ func (v *Verifier) verify(ctx context.Context, token string) (identity.Principal
 	if err := i.admits(parsed); err != nil {
 		return identity.Principal{}, err
 	}
-	key, err := i.keys.find(ctx, parsed.header.KeyID)
+	key, err := i.keys.find(ctx, parsed.Header.KeyID)
 	if err != nil {
 		return identity.Principal{}, err
 	}
-	if !key.fits(parsed.header.Algorithm) {
+	if !key.fits(parsed.Header.Algorithm) {
 		return identity.Principal{}, errors.New("the key is not one for the token's algorithm")
 	}
 	// A second reading by the library, which checks signature and times. Were
@@ -313,13 +312,13 @@ func (v *Verifier) verify(ctx context.Context, token string) (identity.Principal
 func (i *issuer) admits(t *token) error {
 	c := &t.claims
 	switch {
-	case !slices.Contains(i.config.Algorithms, t.header.Algorithm):
-		return fmt.Errorf("algorithm %q is not one of this issuer's", t.header.Algorithm)
-	case !t.header.isAccessToken(i.config.PlainJWT):
+	case !slices.Contains(i.config.Algorithms, t.Header.Algorithm):
+		return fmt.Errorf("algorithm %q is not one of this issuer's", t.Header.Algorithm)
+	case !t.isAccessToken(i.config.PlainJWT):
 		return errors.New("typ is not that of an access token")
 	case len(c.Audience) != 1 || c.Audience[0] != i.config.Audience:
 		return errors.New("it must be for this audience and no other")
-	case !isName(c.Subject):
+	case !jws.IsName(c.Subject):
 		return errors.New("no subject, or an odd one")
 	case strings.HasPrefix(c.Subject, "spiffe://"):
 		return errors.New("the subject is a SPIFFE ID, which no identity provider may vouch for")
@@ -344,7 +343,7 @@ func (i *issuer) admits(t *token) error {
 // principal reads the claims of a token that has been verified.
 func (i *issuer) principal(t *token) (identity.Principal, error) {
 	c := &t.claims
-	tenant, err := c.tenant(i.config.TenantClaim)
+	tenant, err := t.tenant(i.config.TenantClaim)
 	if err != nil {
 		return identity.Principal{}, err
 	}
@@ -352,7 +351,7 @@ func (i *issuer) principal(t *token) (identity.Principal, error) {
 	if err != nil {
 		return identity.Principal{}, err
 	}
-	fingerprint := sha256.Sum256([]byte(t.signed))
+	fingerprint := sha256.Sum256([]byte(t.Signed))
 	return identity.Principal{
 		Tenant:      tenant,
 		Subject:     c.Subject,

@@ -39,8 +39,8 @@ func FuzzParse(f *testing.F) {
 		if err := json.Unmarshal([]byte(header), &lax); err != nil {
 			t.Fatalf("parse took a header that encoding/json does not: %v", err)
 		}
-		if lax.Alg != got.header.Algorithm || lax.Kid != got.header.KeyID || lax.Typ != got.header.Type {
-			t.Fatalf("header: strict %+v, lax %+v", got.header, lax)
+		if lax.Alg != got.Header.Algorithm || lax.Kid != got.Header.KeyID || lax.Typ != got.Header.Type {
+			t.Fatalf("header: strict %+v, lax %+v", got.Header, lax)
 		}
 		if err := json.Unmarshal([]byte(claims), &lax); err != nil {
 			t.Fatalf("parse took claims that encoding/json does not: %v", err)

@@ -1,0 +1,131 @@
+package jws_test
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/sallyport-ai/sallyport/identity/jws"
+)
+
+const goodHeader = `{"alg":"ES256","typ":"JWT","kid":"k"}`
+
+func compact(header, claims string) string {
+	encode := base64.RawURLEncoding.EncodeToString
+	return encode([]byte(header)) + "." + encode([]byte(claims)) + ".c2ln"
+}
+
+type subject struct {
+	Subject string `json:"sub"`
+}
+
+func TestOddTokensAreRefusedBeforeAnyKeyIsLookedAt(t *testing.T) {
+	good := compact(goodHeader, `{"sub":"alice"}`)
+	for _, c := range []struct{ claim, token, reason string }{
+		{"a plain token", good, ""},
+		{"no token", "", "not three parts"},
+		{"two parts", "a.b", "not three parts"},
+		{"an empty signature", strings.TrimSuffix(good, "c2ln"), "not three parts"},
+		{"a token of 16 KiB and more", good + strings.Repeat("A", 16<<10), "longer than"},
+		{"padding", strings.Replace(good, ".", "=.", 1), "not base64url"},
+		{"a header that is a list", compact(`["alg"]`, `{}`), "not a JSON object"},
+		{"a header that is null", compact(`null`, `{}`), "not a JSON object"},
+		{"alg twice", compact(`{"alg":"ES256","alg":"none","kid":"k"}`, `{}`), "given twice"},
+		{"alg twice by an escape", compact(`{"alg":"ES256","\u0061lg":"none","kid":"k"}`, `{}`), "given twice"},
+		{"ALG beside alg", compact(`{"alg":"ES256","ALG":"none","kid":"k"}`, `{}`), "differ in case"},
+		{"Kid in place of kid", compact(`{"alg":"ES256","Kid":"k"}`, `{}`), "another spelling"},
+		{"no kid", compact(`{"alg":"ES256"}`, `{}`), "kid is missing"},
+		{"kid with a line break", compact(`{"alg":"ES256","kid":"a\nb"}`, `{}`), "kid is missing or odd"},
+		{"kid that is a number", compact(`{"alg":"ES256","kid":1}`, `{}`), "unexpected type"},
+		{"crit", compact(`{"alg":"ES256","kid":"k","crit":[]}`, `{}`), `"crit" is not accepted`},
+		{"jwk", compact(`{"alg":"ES256","kid":"k","jwk":{}}`, `{}`), `"jwk" is not accepted`},
+		{"sub twice", compact(goodHeader, `{"sub":"alice","sub":"root"}`), "given twice"},
+		{"SUB in place of sub", compact(goodHeader, `{"SUB":"root"}`), "another spelling"},
+		{"a long s is an s", compact(goodHeader, `{"ſub":"root","sub":"alice"}`), "differ in case"},
+		{"text after the claims", compact(goodHeader, `{"sub":"alice"}{}`), "not a JSON object"},
+		{"sub that is a list", compact(goodHeader, `{"sub":["alice"]}`), "unexpected type"},
+	} {
+		var s subject
+		read, err := jws.Parse(c.token)
+		if err == nil {
+			err = read.Claims(&s, []string{"sub"})
+		}
+		switch {
+		case c.reason == "" && (err != nil || s.Subject != "alice" || read.Header.Algorithm != "ES256"):
+			t.Errorf("%s: %+v, %v", c.claim, s, err)
+		case c.reason != "" && (err == nil || !strings.Contains(err.Error(), c.reason)):
+			t.Errorf("%s: got %v, want %q", c.claim, err, c.reason)
+		}
+	}
+}
+
+func TestAKeyFitsTheAlgorithmsOfItsTypeAndCurve(t *testing.T) {
+	curve := func(c elliptic.Curve) crypto.PublicKey { return &ecdsa.PublicKey{Curve: c} }
+	ed, _, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := map[string]crypto.PublicKey{
+		"RSA": &rsa.PublicKey{}, "P-256": curve(elliptic.P256()), "P-384": curve(elliptic.P384()), "P-521": curve(elliptic.P521()),
+		"P-224": curve(elliptic.P224()), "Ed25519": ed, "secret": []byte("secret"), "none": nil,
+	}
+	fits := map[string]string{
+		"RSA": "RS256 RS384 RS512 PS256 PS384 PS512", "P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA",
+	}
+	for name, key := range keys {
+		for _, algorithm := range strings.Fields("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA HS256 HS512 none") {
+			want := strings.Contains(" "+fits[name]+" ", " "+algorithm+" ")
+			if got := jws.Fits(key, algorithm); got != want {
+				t.Errorf("%s key for %s: %v", name, algorithm, got)
+			}
+		}
+	}
+}
+
+// What Parse accepts, a lax reader reads alike: encoding/json compares names
+// without case and takes the last of several, as many upstreams do.
+func FuzzParse(f *testing.F) {
+	f.Add(goodHeader, `{"sub":"alice"}`)
+	f.Add(goodHeader, `{"sub":"alice","SUB":"root"}`)
+	f.Add(goodHeader, `{"\u017fub":"root","sub":"alice"}`)
+	f.Add(`{"alg":"ES256","kid":"k","Kid":"evil"}`, `{}`)
+	f.Fuzz(func(t *testing.T, header, claims string) {
+		got, err := jws.Parse(compact(header, claims))
+		if err != nil {
+			return
+		}
+		var strict, lax subject
+		if err := got.Claims(&strict, []string{"sub"}); err != nil {
+			return
+		}
+		if err := json.Unmarshal([]byte(claims), &lax); err != nil {
+			t.Fatalf("accepted claims that encoding/json does not: %v", err)
+		}
+		var h struct{ Alg, Kid, Typ string }
+		if err := json.Unmarshal([]byte(header), &h); err != nil {
+			t.Fatalf("accepted a header that encoding/json does not: %v", err)
+		}
+		if strict != lax || h.Alg != got.Header.Algorithm || h.Kid != got.Header.KeyID || h.Typ != got.Header.Type {
+			t.Fatalf("strict %+v %+v, lax %+v %+v", strict, got.Header, lax, h)
+		}
+	})
+}
+
+func BenchmarkParse(b *testing.B) {
+	tokens := make([]string, 64)
+	for i := range tokens {
+		tokens[i] = compact(goodHeader, `{"iss":"https://idp.test","sub":"user-`+strings.Repeat("x", i)+`","aud":"sallyport","exp":1999999999,"iat":1999999000,"scope":"chat models","tenant":"acme"}`)
+	}
+	for i := 0; b.Loop(); i++ {
+		if _, err := jws.Parse(tokens[i%len(tokens)]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
