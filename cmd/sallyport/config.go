@@ -59,6 +59,8 @@ type policyConfig struct {
 	Bundle        string `yaml:"bundle"`
 	VerifyKeyFile string `yaml:"verify_key_file"`
 	Shadow        string `yaml:"shadow"`
+	// Timeout bounds one evaluation; one that takes longer denies.
+	Timeout time.Duration `yaml:"timeout"`
 }
 
 type modelConfig struct {

@@ -273,7 +273,9 @@ func (w *demoWorld) startGateway(ctx context.Context, o demoOptions) error {
 				"tenant_claim": issuer.TenantClaim, "jwks_url": issuer.JWKSURL,
 			}},
 		},
-		"policy": map[string]any{"bundle": "policy"},
+		// A machine that runs seven engines beside the gateway may be short of
+		// time, and late is denied.
+		"policy": map[string]any{"bundle": "policy", "timeout": "2s"},
 		"models": []any{map[string]any{"name": demoModel, "dir": "model"}},
 		"pools":  w.poolSection(),
 		"audit":  map[string]any{"dir": "audit", "key_file": "audit.key", "mode": "strict", "segment": "4MiB"},

@@ -41,7 +41,10 @@ import (
 // what building it opened, last first.
 type gatewayProcess struct {
 	gateway *gateway.Gateway
+	policy  *policy.Engine
 	fleet   *fleet.Fleet
+	source  *workload.Source
+	live    *live // replaced by a reload
 	log     *tlog.Log
 	public  net.Listener
 	admin   net.Listener // nil: none
@@ -68,25 +71,7 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	}
 	p.onClose(source.Close)
 
-	// Who may call.
-	var chain identity.Chain
-	if cfg.Listen.ClientSVID {
-		if chain.Connection, err = svid.Authenticator(svid.Config{Bundles: source}); err != nil {
-			return nil, err
-		}
-	}
-	tokens, err := oidc.New(ctx, cfg.Identity.Issuers, oidc.Options{Logger: logger})
-	if err != nil {
-		return nil, err
-	}
-	p.onClose(func() error { tokens.Close(); return nil })
-	chain.Request = []identity.Authenticator{tokens.Authenticate}
-
-	// What they may.
-	rules, err := policy.Load(ctx, policyConfigOf(cfg, logger))
-	if err != nil {
-		return nil, err
-	}
+	p.source = source
 
 	// What is written down.
 	key, err := tlog.ReadKeyFile(cfg.Audit.KeyFile)
@@ -101,20 +86,27 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 		return nil, err
 	}
 	p.onClose(p.log.Close)
-	if err := recordActivation(ctx, p.log, rules.Activation()); err != nil {
-		return nil, err
-	}
 	p.denials = audit.NewDenials(p.log, 0)
 	signer, err := ticket.NewSigner(key.Name(), key.Sign)
 	if err != nil {
 		return nil, err
 	}
 
-	// Where it may run.
-	prompts, err := loadPrompts(cfg.Models)
+	// What callers may: policy, never older than what the log has seen.
+	pc := policyConfigOf(cfg, logger)
+	if pc.MinRevision, err = lastRevision(cfg.Audit.Dir); err != nil {
+		return nil, err
+	}
+	rules, err := policy.Load(ctx, pc)
 	if err != nil {
 		return nil, err
 	}
+	if err := recordActivation(ctx, p.log, rules.Activation()); err != nil {
+		return nil, err
+	}
+	p.policy = rules
+
+	// Where it may run.
 	if p.fleet, err = fleet.New(fleetConfig(cfg, rules.Snapshot(), source, key.VerifierKey(), logger)); err != nil {
 		return nil, err
 	}
@@ -137,14 +129,16 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
+	// Who may call, and all else that can change while serving.
+	p.live, err = buildLive(ctx, cfg, source, logger)
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(func() error { p.live.close(); return nil })
 	p.gateway, err = gateway.New(gateway.Config{
-		Live: gateway.Live{
-			Identity: chain, Prompts: prompts,
-			Limits: wire.Limits{BodyBytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth},
-		},
-		Policy: rules, Fleet: p.fleet, Upstream: sender, Tickets: signer,
+		Live: p.live.Live, Policy: rules, Fleet: p.fleet, Upstream: sender, Tickets: signer,
 		Log: p.log, Denials: p.denials, Meter: meters, Self: self, Region: cfg.Region,
-		Ready:      func() error { return errors.Join(source.Ready(), tokens.Ready(), p.log.Err()) },
+		Ready:      func() error { return errors.Join(source.Ready(), p.live.ready(), p.log.Err()) },
 		Secret:     secret,
 		Durability: audit.Durability(cfg.Audit.Mode),
 		Logger:     logger,
@@ -154,6 +148,44 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	}
 	return p, p.listen(cfg, source, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 }
+
+// live is what a reload replaces, with what it must close afterwards.
+type live struct {
+	gateway.Live
+	tokens *oidc.Verifier
+}
+
+// buildLive makes the part of a gateway that can change while it serves. A new
+// kind of credential is one line here.
+func buildLive(ctx context.Context, cfg gatewayConfig, source *workload.Source, logger *slog.Logger) (*live, error) {
+	var chain identity.Chain
+	var err error
+	if cfg.Listen.ClientSVID {
+		if chain.Connection, err = svid.Authenticator(svid.Config{Bundles: source}); err != nil {
+			return nil, err
+		}
+	}
+	prompts, err := loadPrompts(cfg.Models)
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := oidc.New(ctx, cfg.Identity.Issuers, oidc.Options{Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	chain.Request = []identity.Authenticator{tokens.Authenticate}
+	return &live{
+		Live: gateway.Live{
+			Identity: chain, Prompts: prompts,
+			Limits: wire.Limits{BodyBytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth},
+		},
+		tokens: tokens,
+	}, nil
+}
+
+func (l *live) ready() error { return l.tokens.Ready() }
+
+func (l *live) close() { l.tokens.Close() }
 
 // listen binds the listeners, so that their addresses are known before run.
 func (p *gatewayProcess) listen(cfg gatewayConfig, source *workload.Source, metrics http.Handler) error {
@@ -214,7 +246,7 @@ func policyConfigOf(cfg gatewayConfig, logger *slog.Logger) policy.Config {
 	}
 	return policy.Config{
 		Bundle: cfg.Policy.Bundle, VerifyKeyFile: cfg.Policy.VerifyKeyFile, Shadow: cfg.Policy.Shadow,
-		Production: cfg.Environment == "production", Pools: pools, Logger: logger,
+		Production: cfg.Environment == "production", Pools: pools, Timeout: cfg.Policy.Timeout, Logger: logger,
 	}
 }
 
