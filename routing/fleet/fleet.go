@@ -66,7 +66,7 @@ type Config struct {
 	KeyID    string   // names BlockKey in logs
 	LogVKey  string   // note verifier key of our log
 
-	IndexBytes int64         // budget of the residency index; 0: 1 GiB
+	IndexBytes int64         // budget of the residency index; 0: 1 GiB and 4 MiB for each target
 	Log        *slog.Logger  // nil discards
 	Settle     time.Duration // unready at most this long after Run begins; 0: 30 s
 }
@@ -110,6 +110,9 @@ func New(c Config) (*Fleet, error) {
 	}
 	if c.Settle <= 0 {
 		c.Settle = 30 * time.Second
+	}
+	if c.IndexBytes == 0 {
+		c.IndexBytes = 1<<30 + int64(len(c.Targets))<<22
 	}
 	index, err := kvindex.New(kvindex.Config{ByteBudget: c.IndexBytes, Replicas: 65536})
 	if err != nil {

@@ -550,6 +550,23 @@ func TestRanksEarnWhatTheLeastOfThemHolds(t *testing.T) {
 	until(t, "rank 1 is indexed", func() bool { return depth(f, ask(tokens), 0) == 12 })
 }
 
+func TestAReplicaIsHeldToItsShareOfTheIndex(t *testing.T) {
+	a := newAuthority(t)
+	greedy := a.relay(t, base+"r0", "general", "127.0.0.1:0")
+	greedy.hello.NumBlocks = 1 << 27
+	c := a.config(t, greedy.target("general"), Target{Address: "127.0.0.1:1", ID: base + "r1", Pool: "general"})
+	c.IndexBytes = 16 << 20
+	f := start(t, c)
+	up(t, f, 1)
+	for i := range 300 {
+		greedy.store("acme", prompt(uint64(i), 16*1000))
+	}
+	until(t, "its share is full", func() bool { return f.status(0).Stream == routing.StreamLivePartial })
+	if s := f.status(0); s.StreamWhy != routing.IndexBudget || s.Blocks > 16<<20/32/2+1 {
+		t.Errorf("%d blocks, %s", s.Blocks, s.StreamWhy)
+	}
+}
+
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	c := newAuthority(t).config(t)
 	for name, targets := range map[string][]Target{

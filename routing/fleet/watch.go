@@ -118,14 +118,14 @@ func (f *Fleet) session(ctx context.Context, r *replica) error {
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	if end := conn.Expires(); !end.IsZero() {
-		renew, stop := context.WithDeadlineCause(ctx, renewal(end, time.Now()), errRenew)
-		defer stop()
-		ctx = renew
+		// Not a deadline: the relay would learn of it, and end the Watch itself.
+		renew := time.AfterFunc(time.Until(renewal(end, time.Now())), func() { cancel(errRenew) })
+		defer renew.Stop()
 	}
-	if err := f.pin(r, id, cancel); err != nil {
+	if err := f.pin(r, id, func() { cancel(nil) }); err != nil {
 		return err
 	}
 	s := &session{f: f, r: r, id: id}
@@ -262,6 +262,7 @@ func (s *session) hello(epoch string, h *residencyv1.Hello) error {
 
 // register gives each rank of r an ordinal and a stream of the index.
 func (f *Fleet) register(r *replica, ranks, blocks int) error {
+	budget := f.share(ranks, blocks)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for rank := range ranks {
@@ -269,7 +270,7 @@ func (f *Fleet) register(r *replica, ranks, blocks int) error {
 		for at < len(f.owners) && f.owners[at].replica != nil {
 			at++
 		}
-		st, err := f.index.Stream(at, blocks)
+		st, err := f.index.Stream(at, budget)
 		if err != nil {
 			return fmt.Errorf("%w: %w", errNoPlace, err)
 		}
@@ -280,6 +281,18 @@ func (f *Fleet) register(r *replica, ranks, blocks int) error {
 		r.ords, r.streams = append(r.ords, at), append(r.streams, st)
 	}
 	return nil
+}
+
+// share is how many blocks each rank of a replica may have in the index: what it
+// advertises, and no more than an equal share of the index, which a replica
+// that advertises any number must not crowd out others from.
+func (f *Fleet) share(ranks, blocks int) int {
+	const perBlock = 32 // bytes, as fragmented as traffic makes it
+	share := int(f.cfg.IndexBytes/perBlock)/len(f.replicas)/ranks + 1
+	if blocks == 0 {
+		return share
+	}
+	return min(blocks, share)
 }
 
 // whole makes the snapshot visible, and the replica eligible.

@@ -13,6 +13,9 @@ import (
 	"pgregory.net/rapid"
 )
 
+// fatal is what a test and a rapid check have in common.
+type fatal interface{ Fatal(...any) }
+
 // publisher is the reference: what one replica holds, as a plain trie with the
 // node numbers that a relay would give.
 type publisher struct {
@@ -35,7 +38,7 @@ type pubNode struct {
 	kids  int
 }
 
-func newPublisher(t testing.TB, ix *Index, replica, budget int) *publisher {
+func newPublisher(t fatal, ix *Index, replica, budget int) *publisher {
 	st, err := ix.Stream(replica, budget)
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +50,7 @@ func newPublisher(t testing.TB, ix *Index, replica, budget int) *publisher {
 
 // store puts a path below parent on a tier, told in runs of at most most
 // blocks whose numbers are consecutive.
-func (p *publisher) store(t testing.TB, ns uint64, parent uint32, ids []uint64, tier, most int) {
+func (p *publisher) store(t fatal, ns uint64, parent uint32, ids []uint64, tier, most int) {
 	numbers := make([]uint32, 0, len(ids))
 	at := parent
 	for _, id := range ids {
@@ -87,7 +90,7 @@ func (p *publisher) number() uint32 {
 	return p.next - 1
 }
 
-func (p *publisher) remove(t testing.TB, tier int, nodes ...uint32) {
+func (p *publisher) remove(t fatal, tier int, nodes ...uint32) {
 	if err := p.st.Remove(nodes, tier); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +221,7 @@ func checkCover(s *shard, c *cover, n uint8) error {
 	return nil
 }
 
-func newIndex(t testing.TB, c Config) *Index {
+func newIndex(t fatal, c Config) *Index {
 	ix, err := New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -229,64 +232,66 @@ func newIndex(t testing.TB, c Config) *Index {
 // The claims together: never over-credit and complete after each change;
 // isolation of replicas and of namespaces; any cut of a batch; eviction from
 // the middle and return; duplicates; clear; numbers used again; tiers.
-func TestIndexEqualsTheReferenceAfterAnyHistory(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		ix := newIndex(t, Config{Replicas: 300})
-		pubs := map[int]*publisher{}
-		for _, r := range []int{0, 1, 63, 64, 200} {
-			pubs[r] = newPublisher(t, ix, r, 0)
+func TestIndexEqualsTheReferenceAfterAnyHistory(t *testing.T) { rapid.Check(t, anyHistory) }
+
+func FuzzIndexEqualsTheReference(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyHistory)) }
+
+func anyHistory(rt *rapid.T) {
+	ix := newIndex(rt, Config{Replicas: 300})
+	pubs := map[int]*publisher{}
+	for _, r := range []int{0, 1, 63, 64, 200} {
+		pubs[r] = newPublisher(rt, ix, r, 0)
+	}
+	one := rapid.SampledFrom(slices.Sorted(maps.Keys(pubs)))
+	ns := rapid.SampledFrom([]uint64{7, 7 + shards, 8})
+	path := rapid.Custom(func(rt *rapid.T) []uint64 {
+		// Long stretches shared by all, with few places to diverge.
+		ids := make([]uint64, rapid.IntRange(1, 150).Draw(rt, "len"))
+		for i := range ids {
+			ids[i] = uint64(i % 3)
 		}
-		one := rapid.SampledFrom(slices.Sorted(maps.Keys(pubs)))
-		ns := rapid.SampledFrom([]uint64{7, 7 + shards, 8})
-		path := rapid.Custom(func(rt *rapid.T) []uint64 {
-			// Long stretches shared by all, with few places to diverge.
-			ids := make([]uint64, rapid.IntRange(1, 150).Draw(rt, "len"))
-			for i := range ids {
-				ids[i] = uint64(i % 3)
-			}
-			for range rapid.IntRange(0, 2).Draw(rt, "forks") {
-				ids[rapid.IntRange(0, len(ids)-1).Draw(rt, "at")] = 99
-			}
-			return ids
-		})
-		tier := rapid.SampledFrom([]int{0, 0, 0, 1, 2})
-		rt.Repeat(map[string]func(*rapid.T){
-			"store": func(rt *rapid.T) {
-				pubs[one.Draw(rt, "replica")].store(t, ns.Draw(rt, "ns"), 0, path.Draw(rt, "path"), tier.Draw(rt, "tier"),
-					rapid.SampledFrom([]int{1, 2, 1000}).Draw(rt, "batch"))
-			},
-			"extend": func(rt *rapid.T) {
-				p := pubs[one.Draw(rt, "replica")]
-				if len(p.nodes) == 0 {
-					rt.Skip()
-				}
-				n := rapid.SampledFrom(p.numbers()).Draw(rt, "parent")
-				p.store(t, p.nodes[n].key.ns, n, path.Draw(rt, "path")[:1], tier.Draw(rt, "tier"), 1000)
-			},
-			"remove": func(rt *rapid.T) {
-				p := pubs[one.Draw(rt, "replica")]
-				if len(p.nodes) == 0 {
-					rt.Skip()
-				}
-				p.remove(t, tier.Draw(rt, "tier"), rapid.SliceOfN(rapid.SampledFrom(p.numbers()), 1, 200).Draw(rt, "nodes")...)
-			},
-			"clear": func(rt *rapid.T) { pubs[one.Draw(rt, "replica")].clear() },
-			"": func(rt *rapid.T) {
-				if err := compare(ix, pubs, ns.Draw(rt, "query ns"), path.Draw(rt, "query")); err != nil {
-					rt.Fatal(err)
-				}
-				if err := check(ix); err != nil {
-					rt.Fatal(err)
-				}
-			},
-		})
-		for _, p := range pubs {
-			p.st.Close()
+		for range rapid.IntRange(0, 2).Draw(rt, "forks") {
+			ids[rapid.IntRange(0, len(ids)-1).Draw(rt, "at")] = 99
 		}
-		if got := ix.Bytes(); got != 0 {
-			rt.Fatalf("%d bytes left after everything closed", got)
-		}
+		return ids
 	})
+	tier := rapid.SampledFrom([]int{0, 0, 0, 1, 2})
+	rt.Repeat(map[string]func(*rapid.T){
+		"store": func(rt *rapid.T) {
+			pubs[one.Draw(rt, "replica")].store(rt, ns.Draw(rt, "ns"), 0, path.Draw(rt, "path"), tier.Draw(rt, "tier"),
+				rapid.SampledFrom([]int{1, 2, 1000}).Draw(rt, "batch"))
+		},
+		"extend": func(rt *rapid.T) {
+			p := pubs[one.Draw(rt, "replica")]
+			if len(p.nodes) == 0 {
+				rt.Skip()
+			}
+			n := rapid.SampledFrom(p.numbers()).Draw(rt, "parent")
+			p.store(rt, p.nodes[n].key.ns, n, path.Draw(rt, "path")[:1], tier.Draw(rt, "tier"), 1000)
+		},
+		"remove": func(rt *rapid.T) {
+			p := pubs[one.Draw(rt, "replica")]
+			if len(p.nodes) == 0 {
+				rt.Skip()
+			}
+			p.remove(rt, tier.Draw(rt, "tier"), rapid.SliceOfN(rapid.SampledFrom(p.numbers()), 1, 200).Draw(rt, "nodes")...)
+		},
+		"clear": func(rt *rapid.T) { pubs[one.Draw(rt, "replica")].clear() },
+		"": func(rt *rapid.T) {
+			if err := compare(ix, pubs, ns.Draw(rt, "query ns"), path.Draw(rt, "query")); err != nil {
+				rt.Fatal(err)
+			}
+			if err := check(ix); err != nil {
+				rt.Fatal(err)
+			}
+		},
+	})
+	for _, p := range pubs {
+		p.st.Close()
+	}
+	if got := ix.Bytes(); got != 0 {
+		rt.Fatalf("%d bytes left after everything closed", got)
+	}
 }
 
 func chain(from, n int) []uint64 {
