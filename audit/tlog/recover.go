@@ -1,18 +1,12 @@
 package tlog
 
 import (
-	"bytes"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-
-	"golang.org/x/mod/sumdb/note"
-	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/sallyport-ai/sallyport/audit"
 )
@@ -229,157 +223,4 @@ func removeSpares(dir string, last int) error {
 			return fmt.Errorf("remove spare segment: %w", err)
 		}
 	}
-}
-
-// checker follows batches as a verifier does: leaves into a tree, the tree
-// against each trailer and against checkpoints.
-type checker struct {
-	key  note.Verifier
-	vkey string // if known, what segment headers must name
-	at   []checkpoint
-	tree tree
-}
-
-// check checks everything of a batch but its signature. The error is a
-// *[Fault].
-func (c *checker) check(h header, b *batch) error {
-	if h.Origin != c.key.Name() {
-		return b.fault(OriginMismatch, "segment is of log %q, not %q", h.Origin, c.key.Name())
-	}
-	if c.vkey != "" && h.Key != c.vkey {
-		return b.fault(KeyMismatch, "segment is signed by %s", h.Key)
-	}
-	for i, leaf := range b.leaves {
-		c.tree.add(tlog.RecordHash(leaf))
-		for _, cp := range c.at {
-			if c.tree.size == cp.size && c.tree.root() != cp.root {
-				return b.faultAt(i, RootMismatch, "the tree is not that of the checkpoint of this size")
-			}
-		}
-	}
-	switch {
-	case b.trailer.size != c.tree.size:
-		return b.fault(SizeMismatch, "trailer counts %d records where there are %d", b.trailer.size, c.tree.size)
-	case b.trailer.root != c.tree.root():
-		return b.fault(RootMismatch, "trailer's root is not that of the records")
-	}
-	return nil
-}
-
-// end checks that the log reaches its checkpoints.
-func (c *checker) end() error {
-	for _, cp := range c.at {
-		if c.tree.size < cp.size {
-			return &Fault{Code: CheckpointAhead, Index: c.tree.size, Detail: fmt.Sprintf(
-				"a signed checkpoint covers %d records and the log holds %d: it was cut back or replaced", cp.size, c.tree.size)}
-		}
-	}
-	return nil
-}
-
-// faultAt is damage to a record of a batch.
-func (b *batch) faultAt(i int, code Code, detail string) *Fault {
-	return &Fault{Code: code, Index: b.at.next + uint64(i), Segment: b.at.segment, Offset: b.at.offset, Detail: detail}
-}
-
-// fault is damage to the trailer of a batch.
-func (b *batch) fault(code Code, format string, args ...any) *Fault {
-	index := b.at.next + uint64(len(b.leaves))
-	return &Fault{
-		Code: code, Index: max(index, 1) - 1, Segment: b.at.segment, Offset: b.after.offset - frameHead - trailerSize,
-		Detail: "batch trailer after the record: " + fmt.Sprintf(format, args...),
-	}
-}
-
-// signedBy checks a batch's signature.
-func signedBy(key note.Verifier, b *batch) bool {
-	return key.Verify(b.trailer.message(key.Name(), b.signed), b.trailer.sig[:])
-}
-
-// checkpoint is a verified signed note over a tree. The zero value is that of
-// the empty tree, which every log extends.
-type checkpoint struct {
-	origin string
-	size   uint64
-	root   tlog.Hash
-}
-
-const checkpointFile = "checkpoint"
-
-// readCheckpoint reads dir's checkpoint file, if there is one.
-func readCheckpoint(dir string, key note.Verifier) (checkpoint, error) {
-	text, err := os.ReadFile(filepath.Join(dir, checkpointFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return checkpoint{}, nil
-	}
-	if err != nil {
-		return checkpoint{}, fmt.Errorf("read checkpoint: %w", err)
-	}
-	return parseCheckpoint(text, key)
-}
-
-// parseCheckpoint verifies a checkpoint in the form of
-// https://c2sp.org/tlog-checkpoint:
-//
-//	<origin>
-//	<tree size>
-//	<base64 root>
-//
-//	— <key name> <base64 signature>
-//
-// The error is a *[Fault]. The origin line is compared too: a note's
-// signature alone does not say which of a key's logs it is about.
-func parseCheckpoint(text []byte, key note.Verifier) (checkpoint, error) {
-	bad := func(code Code, format string, args ...any) (checkpoint, error) {
-		return checkpoint{}, &Fault{Code: code, Detail: "checkpoint: " + fmt.Sprintf(format, args...)}
-	}
-	signed, err := note.Open(text, note.VerifierList(key))
-	var unknown *note.UnverifiedNoteError
-	if errors.As(err, &unknown) {
-		return bad(KeyMismatch, "signed by other keys than %s+%08x", key.Name(), key.KeyHash())
-	}
-	if err != nil {
-		return bad(BadCheckpoint, "%v", err)
-	}
-	for _, sig := range signed.Sigs {
-		// Package note ignores the spare bits of the last digit.
-		if _, err := base64.StdEncoding.Strict().DecodeString(sig.Base64); err != nil {
-			return bad(BadCheckpoint, "%v", err)
-		}
-	}
-	cp, err := parseTree(text)
-	switch {
-	case err != nil:
-		return bad(BadCheckpoint, "%v", err)
-	case cp.origin != key.Name():
-		return bad(OriginMismatch, "of log %q, not %q", cp.origin, key.Name())
-	}
-	return cp, nil
-}
-
-// parseTree reads a checkpoint without verifying it.
-func parseTree(text []byte) (checkpoint, error) {
-	lines := bytes.SplitN(text, []byte("\n"), 4)
-	if len(lines) < 4 {
-		return checkpoint{}, errors.New("checkpoint of fewer than three lines")
-	}
-	size, err := strconv.ParseUint(string(lines[1]), 10, maxTreeHeight)
-	if err != nil {
-		return checkpoint{}, fmt.Errorf("checkpoint's tree size: %w", err)
-	}
-	root, err := tlog.ParseHash(string(lines[2]))
-	if err != nil {
-		return checkpoint{}, fmt.Errorf("checkpoint's root: %w", err)
-	}
-	return checkpoint{origin: string(lines[0]), size: size, root: root}, nil
-}
-
-// signCheckpoint is the inverse of parseCheckpoint.
-func signCheckpoint(key *Key, size uint64, root tlog.Hash) ([]byte, error) {
-	text := fmt.Sprintf("%s\n%d\n%s\n", key.Name(), size, root)
-	signed, err := note.Sign(&note.Note{Text: text}, key)
-	if err != nil {
-		return nil, fmt.Errorf("sign checkpoint: %w", err)
-	}
-	return signed, nil
 }
