@@ -104,18 +104,32 @@ func activation(now, before *Snapshot, signed bool) Activation {
 func (e *Engine) Reload(ctx context.Context) (Activation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.reload(ctx, e.cfg.Pools)
+}
+
+// ReloadFor is [Engine.Reload] under a configuration that now has these pools.
+// Bundle and configuration change together or not at all.
+func (e *Engine) ReloadFor(ctx context.Context, pools []string) (Activation, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.reload(ctx, pools)
+}
+
+// reload needs e.mu.
+func (e *Engine) reload(ctx context.Context, pools []string) (Activation, error) {
 	before := e.active.Load()
-	next, err := e.load(ctx, before)
+	next, err := e.load(ctx, before, pools)
 	if err != nil {
 		return Activation{}, fmt.Errorf("activate policy: %w", err)
 	}
+	e.cfg.Pools = pools
 	e.active.Store(next)
 	a := activation(next, before, e.cfg.VerifyKeyFile != "")
 	e.cfg.Logger.InfoContext(ctx, "policy activated", "revision", a.Revision, "digest", a.Digest, "shadow_error", a.ShadowError)
 	return a, nil
 }
 
-func (e *Engine) load(ctx context.Context, before *Snapshot) (*Snapshot, error) {
+func (e *Engine) load(ctx context.Context, before *Snapshot, pools []string) (*Snapshot, error) {
 	next, err := e.cfg.snapshot(ctx, e.cfg.Bundle, e.cfg.Layers)
 	if err != nil {
 		return nil, err
@@ -123,8 +137,8 @@ func (e *Engine) load(ctx context.Context, before *Snapshot) (*Snapshot, error) 
 	if err := e.refuseRollback(next, before); err != nil {
 		return nil, err
 	}
-	if e.cfg.Pools != nil {
-		if err := next.CheckPools(e.cfg.Pools); err != nil {
+	if pools != nil {
+		if err := next.CheckPools(pools); err != nil {
 			return nil, err
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/policy"
 )
 
@@ -76,6 +78,32 @@ func recordActivation(ctx context.Context, log audit.Appender, a policy.Activati
 	})
 	return err
 }
+
+// lastRevision is the revision of the policy that the log says was active last:
+// an older one must not follow it, even over a restart.
+func lastRevision(dir string) (string, error) {
+	prefix := []byte(`{"v":1,"kind":"policy"`) // a record's fields have a fixed order
+	revision := ""
+	for e, err := range tlog.Read(dir, 0) {
+		if err != nil {
+			return "", fmt.Errorf("find last policy: %w", err)
+		}
+		if !bytes.HasPrefix(e.Leaf, prefix) {
+			continue
+		}
+		r, err := audit.Decode(e.Leaf)
+		if err != nil {
+			return "", fmt.Errorf("find last policy: %w", err)
+		}
+		if r.Policy != nil && r.Policy.Revision != unversioned {
+			revision = r.Policy.Revision
+		}
+	}
+	return revision, nil
+}
+
+// unversioned is the revision of a bundle whose manifest names none.
+const unversioned = "unversioned"
 
 // checkGateway goes as far as a gateway can without its network: every file
 // that it names must be what it is meant to be.
