@@ -125,7 +125,7 @@ func (r *run) repeat(v Value, n int64) (Value, error) {
 	case *List:
 		if v.kind <= isTuple {
 			out := &List{kind: v.kind}
-			for range n {
+			for len(v.items) > 0 && len(out.items) < len(v.items)*int(n) {
 				out.items = append(out.items, v.items...)
 			}
 			return out, nil
