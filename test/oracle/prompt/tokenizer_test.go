@@ -84,3 +84,27 @@ func compare(t *testing.T, file string) {
 	}
 	t.Logf("%d of %d strings differ", differ, len(texts))
 }
+
+func TestGoldenIDsAreThoseOfTheTokenizersLibrary(t *testing.T) {
+	const folder = "../../../routing/prompt/"
+	data, err := os.ReadFile(filepath.FromSlash(folder + "testdata/golden.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Text string   `json:"text"`
+		IDs  []uint32 `json:"ids"`
+	}
+	if err := json.Unmarshal(data, &cases); err != nil {
+		t.Fatal(err)
+	}
+	var texts []string
+	for _, c := range cases {
+		texts = append(texts, c.Text)
+	}
+	for i, want := range oracleIDs(t, folder+"models/small/tokenizer.json", texts) {
+		if !slices.Equal(cases[i].IDs, want) {
+			t.Errorf("%q: golden %v, the library %v", cases[i].Text, cases[i].IDs, want)
+		}
+	}
+}

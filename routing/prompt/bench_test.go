@@ -1,0 +1,97 @@
+package prompt
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sallyport-ai/sallyport/routing/blockid"
+)
+
+// conversation is a chat body of n turns, with tools, whose text is drawn from
+// the training prose and made-up numbers.
+func conversation(seed uint64, n int) []byte {
+	data, err := os.ReadFile(filepath.Join("train", "corpus", "prose.txt"))
+	if err != nil {
+		panic(err) // part of the source
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	r := rand.New(rand.NewPCG(seed, 2))
+	type object = map[string]any
+	say := func() string {
+		var b strings.Builder
+		for range 2 + r.IntN(4) {
+			fmt.Fprintf(&b, "%s (ref. %x)\n", lines[r.IntN(len(lines))], r.Uint64())
+		}
+		return b.String()
+	}
+	messages := []object{{"role": "system", "content": say()}}
+	for i := range n {
+		messages = append(messages, object{"role": "user", "content": say()})
+		if i%3 == 1 {
+			messages = append(messages, object{"role": "assistant", "content": nil, "tool_calls": []object{
+				{"id": fmt.Sprint(i), "type": "function", "function": object{"name": "lookup", "arguments": fmt.Sprintf(`{"account": "%d", "limit": %d}`, r.Uint64(), i)}},
+			}}, object{"role": "tool", "tool_call_id": fmt.Sprint(i), "content": say()})
+		}
+		messages = append(messages, object{"role": "assistant", "content": say()})
+	}
+	messages = append(messages, object{"role": "user", "content": say()})
+	body, err := json.Marshal(object{"model": "small", "messages": messages, "tools": []object{
+		{"type": "function", "function": object{"name": "lookup", "description": "Look up an account.", "parameters": object{"type": "object", "properties": object{"account": object{"type": "string"}}}}},
+	}})
+	if err != nil {
+		panic(err) // plain data always encodes
+	}
+	return body
+}
+
+func benchmarkChat(b *testing.B, turns int) {
+	m := small(b)
+	bodies := make([][]byte, 16)
+	for i := range bodies {
+		bodies[i] = conversation(uint64(i), turns)
+	}
+	bytes, tokens, i := 0, 0, 0
+	b.ReportAllocs()
+	for b.Loop() {
+		body := bodies[i%len(bodies)]
+		p, err := m.Chat(b.Context(), body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		bytes += len(body)
+		tokens += len(p.IDs)
+		i++
+	}
+	b.ReportMetric(float64(bytes)/float64(i), "bytes")
+	b.ReportMetric(float64(tokens)/float64(i), "tokens")
+	b.ReportMetric(float64(bytes)/1e6/b.Elapsed().Seconds(), "MB/s")
+}
+
+func BenchmarkChatShort(b *testing.B) { benchmarkChat(b, 0) }
+func BenchmarkChatLong(b *testing.B)  { benchmarkChat(b, 40) }
+
+func BenchmarkBlockIDs(b *testing.B) {
+	m := small(b)
+	prompts := make([][]uint32, 16)
+	for i := range prompts {
+		p, err := m.Chat(b.Context(), conversation(uint64(i), 40))
+		if err != nil {
+			b.Fatal(err)
+		}
+		prompts[i] = p.IDs
+	}
+	key := blockid.Key{1, 2, 3}
+	var dst []uint64
+	tokens, i := 0, 0
+	for b.Loop() {
+		dst = blockid.Append(dst[:0], &key, prompts[i%len(prompts)], 16)
+		tokens += len(prompts[i%len(prompts)])
+		i++
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(tokens), "ns/token")
+}
