@@ -59,7 +59,11 @@ type reader interface {
 
 // Answer returns what reads the answer to r.
 func (o Operation) Answer(r *Request) *Answer {
-	return &Answer{IncludeUsage: r.IncludeUsage, reader: o.reader}
+	a := &Answer{IncludeUsage: r.IncludeUsage}
+	if o.reader != nil {
+		a.reader = o.reader(r)
+	}
+	return a
 }
 
 // Body reads a whole answer and returns what the client may see of it.

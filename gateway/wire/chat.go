@@ -22,7 +22,8 @@ func structured(p *parser, _ string) error {
 	return p.walk(FromField, true)
 }
 
-// mustBe accepts null and the given raw values only.
+// mustBe accepts null and the given raw values only. What it accepts means the
+// same as the field's absence.
 func mustBe(values ...string) field {
 	return func(p *parser, name string) error {
 		raw, err := p.dec.ReadValue()
@@ -35,6 +36,9 @@ func mustBe(values ...string) field {
 		}
 		if s := string(compact); s == "null" || slices.Contains(values, s) {
 			return nil
+		}
+		if len(values) == 0 {
+			return unsupported(name, "this field is not supported here")
 		}
 		return unsupported(name, "this field accepts only "+strings.Join(values, " or "))
 	}

@@ -16,7 +16,24 @@ func Decode(op Operation, body []byte, limits Limits) (*Request, error) {
 	if len(body) > limits.BodyBytes {
 		return nil, &Error{TooLarge, "", "the body is larger than this gateway accepts"}
 	}
-	p := &parser{
+	if op.translate != nil {
+		return op.translate(op, body, limits)
+	}
+	return decode(op, body, limits)
+}
+
+func decode(op Operation, body []byte, limits Limits) (*Request, error) {
+	p := newParser(op, body, limits)
+	if err := p.top(op); err != nil {
+		return nil, refusal(err)
+	}
+	p.req.Unknown = sortedNames(p.unknown)
+	slices.Sort(p.req.Removed)
+	return p.req, nil
+}
+
+func newParser(op Operation, body []byte, limits Limits) *parser {
+	return &parser{
 		dec:     jsontext.NewDecoder(bytes.NewBuffer(body)),
 		body:    body,
 		depth:   limits.Depth,
@@ -24,16 +41,15 @@ func Decode(op Operation, body []byte, limits Limits) (*Request, error) {
 		unknown: map[string]bool{},
 		message: -1,
 	}
-	if err := p.top(op); err != nil {
-		var e *Error
-		if errors.As(err, &e) {
-			return nil, e
-		}
-		return nil, malformed(err)
+}
+
+// refusal returns err as an [*Error].
+func refusal(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
 	}
-	p.req.Unknown = sortedNames(p.unknown)
-	slices.Sort(p.req.Removed)
-	return p.req, nil
+	return malformed(err)
 }
 
 // malformed turns a reader's error, which may quote the body, into a refusal

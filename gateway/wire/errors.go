@@ -10,9 +10,9 @@ type Shape int
 
 // The shapes. The zero value is OpenAI's.
 const (
-	OpenAI    Shape = iota // {"error":{"message","type","code","param"}}
-	Anthropic              // {"type":"error","error":{"type","message"}}
-	OpenAIResponses        // OpenAI's, but for events: {"type":"error","code","message","param","sequence_number"}
+	OpenAI          Shape = iota // {"error":{"message","type","code","param"}}
+	Anthropic                    // {"type":"error","error":{"type","message"}}
+	OpenAIResponses              // OpenAI's, but for events: {"type":"error","code","message","param","sequence_number"}
 )
 
 // WriteError answers with an error body. Headers such as Retry-After are set by

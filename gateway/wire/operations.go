@@ -21,7 +21,10 @@ type Operation struct {
 	fields   map[string]field // allowed top-level fields; nil: no body
 	required []string         // of these
 	limits   []string         // fields that bound the answer; the first is set where the client names none
-	reader   reader           // of answers
+
+	asksUsage bool // a stream has usage only where it was asked for
+	translate func(Operation, []byte, Limits) (*Request, error)
+	reader    func(*Request) reader // of answers
 }
 
 // HasBody reports whether requests of this operation carry a body to decode.
@@ -33,18 +36,25 @@ var (
 		Method: "POST", Path: "/v1/chat/completions", Name: "chat.completions",
 		Class: policy.Chat, Engine: chatPath,
 		fields: chatFields(), required: []string{"model", "messages"},
-		limits: []string{"max_tokens", "max_completion_tokens"},
+		limits: []string{"max_tokens", "max_completion_tokens"}, asksUsage: true,
 	}
 	Completions = Operation{
 		Method: "POST", Path: "/v1/completions", Name: "completions",
 		Class: policy.Chat, Engine: "/v1/completions",
 		fields: completionFields(), required: []string{"model", "prompt"},
-		limits: []string{"max_tokens"},
+		limits: []string{"max_tokens"}, asksUsage: true,
 	}
 	Embeddings = Operation{
 		Method: "POST", Path: "/v1/embeddings", Name: "embeddings",
 		Class: policy.Embedding, Engine: "/v1/embeddings",
 		fields: embeddingFields(), required: []string{"model", "input"},
+	}
+	// Messages is Anthropic's route, translated onto chat.
+	Messages = Operation{
+		Method: "POST", Path: "/v1/messages", Name: "messages",
+		Class: policy.Chat, Shape: Anthropic, Engine: chatPath,
+		fields: messageFields(), required: []string{"model", "max_tokens", "messages"},
+		translate: decodeMessages, reader: readMessage,
 	}
 	ModelsList = Operation{
 		Method: "GET", Path: "/v1/models", Name: "models.list",
@@ -56,13 +66,16 @@ const chatPath = "/v1/chat/completions"
 
 // Operations returns the table of routes. Anything that is not in it is 404.
 func Operations() []Operation {
-	return []Operation{ChatCompletions, Completions, Embeddings, ModelsList}
+	return []Operation{ChatCompletions, Completions, Embeddings, Messages, ModelsList}
 }
 
 // Allow returns o with more top-level fields allowed, as an operator may
 // configure. They pass through unread, but for their texts. A name on the
 // never-list is an error.
 func (o Operation) Allow(names ...string) (Operation, error) {
+	if o.translate != nil && len(names) > 0 {
+		return Operation{}, fmt.Errorf("allow fields of %s: it is translated, and they have no translation", o.Name)
+	}
 	fields := maps.Clone(o.fields)
 	for _, name := range names {
 		if never(name) {
@@ -157,6 +170,12 @@ var samplingFields = []string{
 var chatPlainFields = []string{
 	"top_logprobs", "parallel_tool_calls", "safety_identifier", "reasoning_effort", "verbosity",
 	"thinking_token_budget", "add_generation_prompt", "continue_final_message", "include_reasoning",
+}
+
+// sortedSet returns the distinct names in order.
+func sortedSet(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // sortedNames returns a set's names in order.

@@ -16,6 +16,8 @@ type parser struct {
 	req     *Request
 	unknown map[string]bool
 	message int // index of the message being read, or -1
+
+	into *translation // of a body that is translated; nil otherwise
 }
 
 // object reads an object and calls member after each name, with the value still

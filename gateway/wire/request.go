@@ -13,7 +13,9 @@ import (
 // and the bytes themselves.
 type Request struct {
 	Operation string // name in the table, "chat.completions"
-	Body      []byte // as the client sent it
+	Body      []byte // as the client sent it, or its translation
+
+	Translated bool // the client spoke another protocol than the engine
 
 	Model        string
 	Stream       bool
@@ -35,6 +37,8 @@ type Request struct {
 	Unknown []string // places of unknown types and fields, from a fixed set, sorted
 
 	op        Operation
+	lost      string           // place of something that could not be translated
+	thinking  bool             // the client wants to see reasoning
 	maxTokens map[string]int64 // limits that the client named, by field
 	texts     []Text
 }
@@ -115,16 +119,21 @@ type Edits struct {
 // Upstream returns the body for the engine: the client's bytes but for the
 // fields that the gateway owns. The result may be the client's own slice.
 func (r *Request) Upstream(e Edits) ([]byte, error) {
+	if r.lost != "" {
+		return nil, unsupported(r.lost, "this is not known and has no translation")
+	}
 	var edits []splice.Edit
 	if e.Model != "" && e.Model != r.Model {
 		edits = append(edits, splice.Set("model", quote(e.Model)))
 	}
-	if r.Stream && !r.IncludeUsage {
+	if r.op.asksUsage && r.Stream && !r.IncludeUsage {
 		edits = append(edits, splice.SetIn("stream_options", "include_usage", []byte("true")))
 	}
 	edits = append(edits, r.limitEdits(e.MaxOutputTokens)...)
-	for _, name := range r.Removed {
-		edits = append(edits, splice.Delete(name))
+	for _, name := range removed {
+		if slices.Contains(r.Removed, name) && !r.Translated {
+			edits = append(edits, splice.Delete(name))
+		}
 	}
 	if len(edits) == 0 {
 		return r.Body, nil
