@@ -39,8 +39,8 @@ type Chain struct {
 	// that finds its own kind decides.
 	Request []Authenticator
 	// TenantOf names the tenant that a registration assigns to a principal
-	// known by its SPIFFE ID alone, or "". It is asked only where such a
-	// principal also presents a token.
+	// known by its SPIFFE ID alone, or "". It is asked only where a client
+	// certificate and a token come together.
 	TenantOf func(Principal) string
 }
 
@@ -101,11 +101,7 @@ func try(ctx context.Context, r *http.Request, method Authenticator) (p Principa
 // combine joins what a connection and a token prove. A workload that no
 // registration gives a tenant agrees with nobody.
 func (c Chain) combine(connection, request Principal) (Principal, error) {
-	tenant := connection.Tenant
-	if tenant == "" && c.TenantOf != nil {
-		tenant = c.TenantOf(connection)
-	}
-	if tenant == "" || tenant != request.Tenant {
+	if tenant := c.tenantOf(connection); tenant == "" || tenant != c.tenantOf(request) {
 		return Principal{}, fmt.Errorf("%w: the client certificate and the token are not of one tenant", ErrAmbiguous)
 	}
 	if request.Workload != "" && request.Workload != connection.Workload {
@@ -114,6 +110,13 @@ func (c Chain) combine(connection, request Principal) (Principal, error) {
 	request.Workload = connection.Workload
 	request.Expires = earlier(request.Expires, connection.Expires)
 	return request, nil
+}
+
+func (c Chain) tenantOf(p Principal) string {
+	if p.Tenant == "" && c.TenantOf != nil {
+		return c.TenantOf(p)
+	}
+	return p.Tenant
 }
 
 // earlier is the earlier of two times, where zero is never.

@@ -69,6 +69,7 @@ func TestChain(t *testing.T) {
 		{"a certificate of no tenant agrees with nobody", connected(app, nil), tenantIs(""), []string{"Authorization", "Bearer a-acme"}, "", identity.ErrAmbiguous},
 		{"nor does one that nobody can look up", connected(app, nil), nil, []string{"Authorization", "Bearer a-acme"}, "", identity.ErrAmbiguous},
 		{"two of no tenant do not agree either", connected(app, nil), tenantIs(""), []string{"Authorization", "Bearer a-"}, "", identity.ErrAmbiguous},
+		{"certificate and token that a registration gives one tenant are one caller", connected(app, nil), tenantIs("acme"), []string{"Authorization", "Bearer a-"}, "a-", nil},
 		{"without client certificates the chain still works", nil, nil, []string{"Authorization", "Bearer a-acme"}, "a-", nil},
 	} {
 		r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", nil)

@@ -1,9 +1,10 @@
-// Package svid authenticates callers by the X.509-SVID of their TLS client
-// certificate.
+// Package svid authenticates callers by their SVID: the X.509-SVID of a TLS
+// client certificate, or a JWT-SVID.
 //
 // Start at [Authenticator]. The handshake has verified the certificate already
 // (package workload); a connection outlives that moment, so each request
-// verifies it again.
+// verifies it again. [JWTAuthenticator] is for callers whose TLS ends before it
+// reaches us.
 package svid
 
 import (

@@ -69,12 +69,23 @@ func VerifyPeer(chain []*x509.Certificate, bundles x509bundle.Source, usage x509
 	return id, nil
 }
 
-func checkLeaf(id spiffeid.ID, leaf *x509.Certificate, usage x509.ExtKeyUsage) error {
+// CheckID reports why an ID that go-spiffe takes is none of a workload: it has
+// no path (X509-SVID §2, JWT-SVID §3.1), or is too long.
+func CheckID(id spiffeid.ID) error {
 	switch {
 	case id.Path() == "":
 		return errors.New("a trust domain's own ID names no workload")
 	case len(id.String()) > maxIDLength, len(id.TrustDomain().Name()) > maxDomainLength:
 		return errors.New("SPIFFE ID too long")
+	}
+	return nil
+}
+
+func checkLeaf(id spiffeid.ID, leaf *x509.Certificate, usage x509.ExtKeyUsage) error {
+	if err := CheckID(id); err != nil {
+		return err
+	}
+	switch {
 	case leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0:
 		return errors.New("leaf certificate lacks the digitalSignature key usage")
 	case !slices.Contains(leaf.ExtKeyUsage, usage):

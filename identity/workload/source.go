@@ -1,8 +1,8 @@
 // Package workload is the process's own SPIFFE identity and the mutual TLS
 // made from it.
 //
-// Start at [NewSource], which reads X.509-SVIDs from the SPIFFE Workload API
-// and keeps them fresh, then at [ServerConfig] and [ClientConfig], which turn
+// Start at [NewSource], which reads X.509-SVIDs, and if asked the keys of
+// JWT-SVIDs, from the SPIFFE Workload API and keeps them fresh, then at [ServerConfig] and [ClientConfig], which turn
 // a source and an [Authorizer] into a tls.Config. [IsIdentityError] tells a
 // peer that is somebody else from a network that is broken.
 //
@@ -27,6 +27,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/bundle/jwtbundle"
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
@@ -46,6 +47,9 @@ type SourceConfig struct {
 	Socket string
 	// StartTimeout bounds the wait for the first SVID; zero is 15 s.
 	StartTimeout time.Duration
+	// JWTBundles also follows the keys of JWT-SVIDs. Not every Workload API
+	// that is not SPIRE's has them.
+	JWTBundles bool
 	// Logger receives the Workload API client's complaints; nil discards them.
 	Logger *slog.Logger
 }
@@ -54,6 +58,7 @@ type SourceConfig struct {
 // by. It follows rotation by itself. It is safe for concurrent use.
 type Source struct {
 	x509 *workloadapi.X509Source
+	jwt  *workloadapi.JWTSource // nil unless asked for
 }
 
 // NewSource connects to the Workload API and returns once a first SVID is
@@ -70,24 +75,41 @@ func NewSource(ctx context.Context, config SourceConfig) (*Source, error) {
 		timeout = defaultStartTimeout
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
-		fmt.Errorf("no X.509-SVID within %v: is the agent running and is this process registered?", timeout))
+		fmt.Errorf("no identity within %v: is the agent running and is this process registered?", timeout))
 	defer cancel()
 
-	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(
-		workloadapi.WithAddr(config.Socket),
-		workloadapi.WithLogger(clientLog{config.Logger}),
-	))
+	s, err := open(ctx, config)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = errors.Join(cause, err)
 		}
 		return nil, fmt.Errorf("workload API %s: %w", config.Socket, err)
 	}
-	s := &Source{x509: source}
 	if err := s.Ready(); err != nil {
-		return nil, errors.Join(fmt.Errorf("workload API %s: %w", config.Socket, err), source.Close())
+		return nil, errors.Join(fmt.Errorf("workload API %s: %w", config.Socket, err), s.Close())
 	}
 	return s, nil
+}
+
+func open(ctx context.Context, config SourceConfig) (*Source, error) {
+	client := workloadapi.WithClientOptions(
+		workloadapi.WithAddr(config.Socket),
+		workloadapi.WithLogger(clientLog{config.Logger}),
+	)
+	var (
+		s   Source
+		err error
+	)
+	if s.x509, err = workloadapi.NewX509Source(ctx, client); err != nil {
+		return nil, err
+	}
+	if !config.JWTBundles {
+		return &s, nil
+	}
+	if s.jwt, err = workloadapi.NewJWTSource(ctx, client); err != nil {
+		return nil, errors.Join(fmt.Errorf("JWT bundles: %w", err), s.x509.Close())
+	}
+	return &s, nil
 }
 
 // GetX509SVID returns the current SVID. An expired one is an error: go-spiffe
@@ -107,6 +129,19 @@ func (s *Source) GetX509SVID() (*x509svid.SVID, error) {
 // GetX509BundleForTrustDomain returns the authorities of one trust domain.
 func (s *Source) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
 	return s.x509.GetX509BundleForTrustDomain(td)
+}
+
+// GetJWTBundleForTrustDomain returns the keys of one trust domain's JWT-SVIDs.
+// During an outage they are believed for as long as the process's own SVID
+// lasts, and no longer: nobody would tell of a key that was withdrawn.
+func (s *Source) GetJWTBundleForTrustDomain(td spiffeid.TrustDomain) (*jwtbundle.Bundle, error) {
+	if s.jwt == nil {
+		return nil, errors.New("the keys of JWT-SVIDs are not followed")
+	}
+	if err := s.Ready(); err != nil {
+		return nil, err
+	}
+	return s.jwt.GetJWTBundleForTrustDomain(td)
 }
 
 // Ready reports whether the process can prove who it is now: nil, or why not.
@@ -140,7 +175,12 @@ func (s *Source) Remaining() time.Duration {
 func (s *Source) Updated() <-chan struct{} { return s.x509.Updated() }
 
 // Close ends the watch on the Workload API. The source then proves nothing.
-func (s *Source) Close() error { return s.x509.Close() }
+func (s *Source) Close() error {
+	if s.jwt == nil {
+		return s.x509.Close()
+	}
+	return errors.Join(s.jwt.Close(), s.x509.Close())
+}
 
 // clientLog passes the Workload API client's printf logging on to slog.
 type clientLog struct{ to *slog.Logger }
