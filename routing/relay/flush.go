@@ -145,7 +145,8 @@ func (m *mirror) tell(n uint32, bits uint8, first, rest []stored) (_, _ []stored
 
 // snapshot lists everything that subscribers have been told. Call it after
 // flush.
-func (m *mirror) snapshot() (out []stored) {
+func (m *mirror) snapshot() []stored {
+	out := make([]stored, 0, m.live)
 	var more []stored
 	stack := []uint32{0}
 	for len(stack) > 0 {

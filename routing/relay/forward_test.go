@@ -19,6 +19,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 	"github.com/sallyport-ai/sallyport/routing/splice"
 	"github.com/sallyport-ai/sallyport/routing/ticket"
 )
@@ -430,6 +431,58 @@ func TestARouteWhoseIsolationIsNotProvenIsRefused(t *testing.T) {
 				t.Error("the log does not say why")
 			}
 		})
+	}
+}
+
+func TestInADemonstrationAGatewayBringsItsKeyWithItsWatch(t *testing.T) {
+	f := newFaulty(t)
+	w := newWorld(t, func(c *Config) {
+		c.Engine.URL = f.URL
+		c.AllowUnpinned = true
+		c.Gateways[0].LogVKey = ""
+	})
+	w.ready()
+	if code, text := w.post(w.sign(w.ticketFor(chatBody)), chatBody); code != http.StatusForbidden || !strings.Contains(text, "unknown_gateway") {
+		t.Errorf("before: %d %s", code, text)
+	}
+	book := newPicturebook(t)
+	if err := follow(w.watch(t.Context()), book, func() bool { return book.ready }); err != nil {
+		t.Fatal(err)
+	}
+	if code, text := w.post(w.sign(w.ticketFor(chatBody)), chatBody); code != http.StatusOK {
+		t.Errorf("after: %d %s", code, text)
+	}
+}
+
+func TestAHostedAPIGetsTheRelaysCredentialAndOneDomainOnly(t *testing.T) {
+	f := newFaulty(t)
+	credential := filepath.Join(t.TempDir(), "credential")
+	if err := os.WriteFile(credential, []byte("sk-relay\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, func(c *Config) {
+		c.Engine = Engine{URL: f.URL, Kind: External, CredentialFile: credential}
+		c.SaltDomain = "domain-a"
+	})
+	w.ready()
+	if code, text := w.post(w.sign(w.ticketFor(chatBody)), chatBody); code != http.StatusOK {
+		t.Fatalf("got %d %s", code, text)
+	}
+	got := f.forwards()[0]
+	if string(got.body) != chatBody || got.header.Get("Authorization") != "Bearer sk-relay" {
+		t.Errorf("the API got %s with %v", got.body, got.header)
+	}
+	tk := w.ticketFor(chatBody)
+	tk.Domain = "domain-b"
+	if code, text := w.post(w.sign(tk), chatBody); code != http.StatusForbidden || !strings.Contains(text, "route_not_isolated") {
+		t.Errorf("another domain: %d %s", code, text)
+	}
+	book := newPicturebook(t)
+	if err := follow(w.watch(t.Context()), book, func() bool { return book.state[0] == residencyv1.State_NONE }); err != nil {
+		t.Fatal(err)
+	}
+	if len(book.hello.GetRoutesIsolated()) != 0 || book.hello.GetSaltVisible() {
+		t.Errorf("hello %v", book.hello)
 	}
 }
 

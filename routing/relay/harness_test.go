@@ -31,14 +31,14 @@ import (
 var domain = spiffeid.RequireTrustDomainFromString("example.org")
 
 // authority is a development authority that ends with the test.
-func authority(t testing.TB) *workload.Authority {
+func authority(t testing.TB, ttl time.Duration) *workload.Authority {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sp") // t.TempDir is too long for a socket's path
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, err := workload.NewAuthority(workload.AuthorityConfig{
-		TrustDomain: domain, Dir: dir, Environment: "test", Logger: slog.New(slog.DiscardHandler),
+		TrustDomain: domain, TTL: ttl, Dir: dir, Environment: "test", Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +229,11 @@ type world struct {
 
 func newWorld(t testing.TB, edit func(*Config)) *world {
 	t.Helper()
-	a := authority(t)
+	return newWorldOf(t, authority(t, time.Hour), edit)
+}
+
+func newWorldOf(t testing.TB, a *workload.Authority, edit func(*Config)) *world {
+	t.Helper()
 	w := &world{
 		t: t, auth: a, gateway: sourceOf(t, a, "/gateway/a"), stranger: sourceOf(t, a, "/gateway/other-pool"),
 		key: newLogKey(t, "example.org/gateway/a"), log: new(lines),

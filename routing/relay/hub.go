@@ -66,9 +66,9 @@ func (h *hub) update(rank int, f func(*stream)) {
 		h.send(&change{rank: rank, state: &after})
 	}
 	switch {
-	case len(s.m.dirty) >= flushAt:
+	case len(s.m.dirty) >= flushAt || s.m.cleared:
 		h.flushStream(s)
-	case (len(s.m.dirty) > 0 || s.m.cleared) && !h.armed && !h.closed:
+	case len(s.m.dirty) > 0 && !h.armed && !h.closed:
 		h.armed = true
 		time.AfterFunc(flushEvery, h.flush)
 	}

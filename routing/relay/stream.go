@@ -85,9 +85,12 @@ func (s *stream) fit(cfg mirrorConfig) {
 	}
 	changed := s.m.cfg.blockSize != 0 && cfg.blockSize != s.m.cfg.blockSize
 	s.m.cfg = cfg
-	if changed {
-		s.m.restart()
-		s.complete = false
+	if !changed {
+		return
+	}
+	s.m.restart()
+	s.complete = false
+	if s.state.code == residencyv1.State_LIVE {
 		s.set(residencyv1.State_LIVE_PARTIAL, "block_size")
 	}
 }
