@@ -14,8 +14,7 @@ const here = dirname(fileURLToPath(import.meta.url));
 const root = resolve(here, '../..');
 const box = mkdtempSync(join(tmpdir(), 'sdk-'));
 
-// seconds resolves after n s without keeping the process alive.
-const seconds = (n) => new Promise((done) => setTimeout(done, n * 1000).unref());
+const seconds = (n) => new Promise((done) => setTimeout(done, n * 1000));
 
 function binary() {
   if (process.env.SALLYPORT) return resolve(process.env.SALLYPORT);
@@ -38,9 +37,9 @@ async function ready(demo, file, most) {
 // stop asks the demo to end, and returns its exit code. It kills it if it does not.
 async function stop(demo, ended) {
   demo.kill('SIGTERM');
-  const late = seconds(45).then(() => { demo.kill('SIGKILL'); });
-  await Promise.race([ended, late]);
+  const late = setTimeout(() => demo.kill('SIGKILL'), 45_000);
   await ended;
+  clearTimeout(late);
   return demo.exitCode;
 }
 
