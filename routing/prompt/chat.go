@@ -44,7 +44,8 @@ func unsupported(format string, args ...any) error {
 func isSet(v jsontext.Value) bool { return len(v) > 0 && v.Kind() != 'n' }
 
 // Chat is the prompt of a /v1/chat/completions body. Its errors have
-// ErrUnsupported in their chain, are that of ctx, or are about the JSON.
+// ErrUnsupported in their chain, are that of ctx, or are about the JSON. Their
+// text may quote the body: it is not for logs.
 func (m *Model) Chat(ctx context.Context, body []byte) (Prompt, error) {
 	var b chatBody
 	if err := json.Unmarshal(body, &b); err != nil {

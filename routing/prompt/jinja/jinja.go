@@ -77,7 +77,11 @@ func Parse(source string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{tokens: tokens, out: &Template{names: map[string]bool{}}}
+	p := &parser{
+		tokens: tokens,
+		scopes: scopes{outer: map[string]bool{}, set: map[string]bool{}, pending: map[string]bool{}},
+		out:    &Template{names: map[string]bool{}},
+	}
 	if p.out.body, err = p.statements(nil); err != nil {
 		return nil, err
 	}

@@ -92,6 +92,7 @@ func TestWhatIsLeftOutIsRefusedByName(t *testing.T) {
 		{`{{ "\ud83d" }}`, "escape"},
 		{"{{ größe }}", "name"},
 		{"{{ f(*x) }}", "* in arguments"},
+		{"{% for i in l %}{{ n }}{% endfor %}{% set n = 1 %}", "setting n after a loop has read it"},
 	} {
 		if _, err := Parse(c.in); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: error %v, want ErrUnsupported with %q", c.in, err, c.want)

@@ -12,7 +12,39 @@ type parser struct {
 	pos    int
 	depth  int
 	loops  int // for statements around, for break and continue
+	scopes scopes
 	out    *Template
+}
+
+// scopes notices the one case in which Jinja's scopes, which it works out
+// before rendering, differ from looking names up as one goes: a loop that
+// reads a name which the template sets later, outside, and has not mentioned
+// outside before, finds it undefined even if it was passed in.
+type scopes struct {
+	inside  int             // loops and set blocks around
+	outer   map[string]bool // mentioned outside them
+	set     map[string]bool // set inside
+	pending map[string]bool // read inside, neither of the above before
+}
+
+func (s *scopes) read(name string) {
+	switch {
+	case s.inside == 0:
+		s.outer[name] = true
+	case !s.outer[name] && !s.set[name]:
+		s.pending[name] = true
+	}
+}
+
+// write reports whether the name may be set here.
+func (s *scopes) write(name string) bool {
+	if s.inside > 0 {
+		s.set[name] = true
+		return true
+	}
+	ok := s.outer[name] || !s.pending[name]
+	s.outer[name] = true
+	return ok
 }
 
 func (p *parser) fail(format string, args ...any) error {
@@ -205,9 +237,14 @@ func (p *parser) forTag() (stmt, error) {
 		return nil, p.unsupported("recursive loop")
 	}
 	p.loops++
+	p.scopes.inside++
+	for _, t := range s.targets {
+		p.scopes.write(t)
+	}
 	var tag string
 	s.body, tag, err = p.block("else", "endfor")
 	p.loops--
+	p.scopes.inside--
 	if err != nil {
 		return nil, err
 	}
@@ -266,25 +303,49 @@ func (p *parser) setTag() (stmt, error) {
 			return nil, err
 		}
 	}
+	if !p.skip("=") {
+		return s, p.setBlock(s)
+	}
 	var err error
-	if p.skip("=") {
-		if s.value, err = p.tuple(true, ""); err != nil {
-			return nil, err
-		}
-		p.out.sets = append(p.out.sets, s)
-		return s, p.endBlock()
+	if s.value, err = p.tuple(true, ""); err != nil {
+		return nil, err
 	}
-	if p.peek().is("|") {
-		return nil, p.unsupported("filter on a set block")
-	}
-	if len(s.names) != 1 || s.attr != "" {
-		return nil, p.unsupported("set block with this target")
-	}
-	around := p.loops
-	p.loops = 0 // a jump cannot leave a set block
-	s.block, _, err = p.block("endset")
-	if p.loops = around; err != nil {
+	p.out.sets = append(p.out.sets, s)
+	if err := p.written(s); err != nil {
 		return nil, err
 	}
 	return s, p.endBlock()
+}
+
+// written notes what a set tag sets, once its value was read.
+func (p *parser) written(s *setStmt) error {
+	for _, n := range s.names {
+		if s.attr == "" && !p.scopes.write(n) {
+			return p.unsupported("setting " + n + " after a loop has read it")
+		}
+	}
+	return nil
+}
+
+// setBlock reads the rest of a set tag without value.
+func (p *parser) setBlock(s *setStmt) error {
+	if p.peek().is("|") {
+		return p.unsupported("filter on a set block")
+	}
+	if len(s.names) != 1 || s.attr != "" {
+		return p.unsupported("set block with this target")
+	}
+	around := p.loops
+	p.loops = 0 // a jump cannot leave a set block
+	p.scopes.inside++
+	var err error
+	s.block, _, err = p.block("endset")
+	p.scopes.inside--
+	if p.loops = around; err != nil {
+		return err
+	}
+	if err := p.written(s); err != nil {
+		return err
+	}
+	return p.endBlock()
 }
