@@ -3,6 +3,8 @@ package relay
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/sallyport-ai/sallyport/routing/blockid"
@@ -103,6 +105,23 @@ func BenchmarkWatchSnapshot100k(b *testing.B) {
 		}
 		if len(book.nodes) != 100_000 {
 			b.Fatal(len(book.nodes))
+		}
+	}
+}
+
+// BenchmarkForward is a request of about 8 KiB through mTLS, ticket, splice and
+// back, without a log, against an engine that does nothing.
+func BenchmarkForward(b *testing.B) {
+	f := newFaulty(b)
+	w := newWorld(b, withEngine(f))
+	w.ready()
+	f.set(func() { f.answer = func(http.ResponseWriter, *http.Request) {} })
+	r := rand.New(rand.NewPCG(5, 6))
+	b.ReportAllocs()
+	for b.Loop() {
+		body := fmt.Sprintf(`{"model":"small","messages":[{"role":"user","content":"%d %s"}]}`, r.Uint64(), strings.Repeat("lorem ipsum ", 680))
+		if code, text := w.post(w.sign(w.ticketFor(body)), body); code != http.StatusOK {
+			b.Fatal(code, text)
 		}
 	}
 }

@@ -50,10 +50,10 @@ type forwarded struct {
 	work   *work
 }
 
-// ServeHTTP carries one request from a gateway to the engine. The order of its
+// forward carries one request from a gateway to the engine. The order of its
 // steps is its argument: nothing reaches the engine that has not passed all of
 // them.
-func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (r *Relay) forward(w http.ResponseWriter, req *http.Request) {
 	f := new(forwarded)
 	if err := r.admit(w, req, f); err != nil {
 		r.refuse(w, f, err)

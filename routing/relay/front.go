@@ -152,7 +152,7 @@ func (handshaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, 
 
 // Info implements credentials.TransportCredentials.
 func (handshaken) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", SecurityVersion: "1.3"}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -527,61 +527,75 @@ func TestMirrorNeverSaysMoreThanTheEngineHolds(t *testing.T) {
 	}
 	credited, complete := 0, 0
 	for seed := range uint64(runs) {
-		e := &fakeEngine{r: rand.New(rand.NewPCG(seed, 7)), kept: []int{0, 3, 1000}[seed%3]}
-		e.restart()
-		s := newStream(0, e.kept > 0, mirrorConfig{blockSize: testBlock, resolve: ours})
-		sub := newBeliever(t)
-		joined := e.r.IntN(30) // steps before the relay comes
-		for range joined {
-			e.step()
-		}
-		connect := func() {
-			s.connected()
-			if s.replayable {
-				e.replayInto(s)
-			}
-		}
-		connect()
-		lossless := e.kept == 1000 || joined == 0
-		for range 120 {
-			lost := false
-			switch k := e.r.IntN(40); {
-			case k == 0: // the engine restarts, and by chance overtakes its old numbers unseen
-				s.lost("test")
-				e.restart()
-				for range e.r.IntN(2 * (int(s.next) + 1)) {
-					e.step()
-				}
-				connect()
-				lossless = e.kept == 1000
-			case k == 1: // the connection breaks
-				s.lost("test")
-				for range e.r.IntN(3) {
-					e.step()
-				}
-				connect()
-				lossless = lossless && e.kept == 1000
-			case k == 2: // a batch is lost
-				e.step()
-				lost = true
-				lossless = lossless && e.kept == 1000
-			case k == 3 && len(e.log) > 0: // a batch comes twice
-				e.deliver(s, len(e.log)-1)
-			case k == 4: // the numbers begin anew on a connection that seems the same
-				e.restart()
-				lossless = true
-			}
-			seq := e.step()
-			e.deliver(s, seq)
-			if e.r.IntN(3) > 0 && !lost {
-				continue // let changes gather
-			}
-			sub.take(s.m.flush())
-			check(t, seed, e, s, sub, lossless, &credited, &complete)
-		}
+		runEngine(t, seed, &credited, &complete)
 	}
 	if credited < 1000 || complete < 300 {
 		t.Errorf("test shows nothing: %d blocks credited, %d times complete", credited, complete)
+	}
+}
+
+// FuzzMirrorNeverSaysMoreThanTheEngineHolds is the same for other seeds.
+func FuzzMirrorNeverSaysMoreThanTheEngineHolds(f *testing.F) {
+	f.Add(uint64(1000))
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		var credited, complete int
+		runEngine(t, seed, &credited, &complete)
+	})
+}
+
+func runEngine(t *testing.T, seed uint64, credited, complete *int) {
+	t.Helper()
+	e := &fakeEngine{r: rand.New(rand.NewPCG(seed, 7)), kept: []int{0, 3, 1000}[seed%3]}
+	e.restart()
+	s := newStream(0, e.kept > 0, mirrorConfig{blockSize: testBlock, resolve: ours})
+	sub := newBeliever(t)
+	joined := e.r.IntN(30) // steps before the relay comes
+	for range joined {
+		e.step()
+	}
+	connect := func() {
+		s.connected()
+		if s.replayable {
+			e.replayInto(s)
+		}
+	}
+	connect()
+	lossless := e.kept == 1000 || joined == 0
+	for range 120 {
+		lost := false
+		switch k := e.r.IntN(40); {
+		case k == 0: // the engine restarts, and by chance overtakes its old numbers unseen
+			s.lost("test")
+			e.restart()
+			for range e.r.IntN(2 * (int(s.next) + 1)) {
+				e.step()
+			}
+			connect()
+			lossless = e.kept == 1000
+		case k == 1: // the connection breaks
+			s.lost("test")
+			for range e.r.IntN(3) {
+				e.step()
+			}
+			connect()
+			lossless = lossless && e.kept == 1000
+		case k == 2: // a batch is lost
+			e.step()
+			lost = true
+			lossless = lossless && e.kept == 1000
+		case k == 3 && len(e.log) > 0: // a batch comes twice
+			e.deliver(s, len(e.log)-1)
+		case k == 4: // the numbers begin anew on a connection that seems the same
+			e.restart()
+			lossless = true
+		}
+		seq := e.step()
+		e.deliver(s, seq)
+		if e.r.IntN(3) > 0 && !lost {
+			continue // let changes gather
+		}
+		sub.take(s.m.flush())
+		check(t, seed, e, s, sub, lossless, credited, complete)
 	}
 }
 

@@ -173,7 +173,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	var work sync.WaitGroup
 	front := newFront(r.lis, r.tls, r.log)
 	web := &http.Server{
-		Handler: r, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: http.HandlerFunc(r.forward), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
 	}
 	rpc := grpc.NewServer(

@@ -203,3 +203,33 @@ func TestParseMetrics(t *testing.T) {
 		}
 	}
 }
+
+func TestWorkWaitsUntilItsFirstByteOrUntilTheEngineHasNoQueue(t *testing.T) {
+	l, g, at := newLoad(), gatewayLog{"p", "o"}, time.Now()
+	stream, whole, late := &work{tokens: 100, stream: true, started: at}, &work{tokens: 10, started: at}, &work{tokens: 1, started: at.Add(time.Hour)}
+	for n, w := range []*work{stream, whole, late} {
+		l.start(g, uint64(n+1), w)
+	}
+	check := func(what string, running, waiting uint32, tokens uint64) {
+		t.Helper()
+		if got := l.report(g); got.Running != running || got.Waiting != waiting || got.WaitingPrefillTokens != tokens {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+	check("all sent", 0, 3, 111)
+	l.scraped(at.Add(time.Second), metrics{hasWaiting: true, waiting: 1})
+	check("the engine has a queue", 0, 3, 111)
+	l.scraped(at.Add(time.Second), metrics{})
+	check("the engine does not say", 0, 3, 111)
+	l.scraped(at.Add(time.Second), metrics{hasWaiting: true, usage: 0.5, numBlocks: 10})
+	check("the engine has no queue", 1, 2, 101)
+	l.answer(stream)
+	check("a first byte", 2, 1, 1)
+	for _, w := range []*work{stream, whole, late} {
+		l.end(w)
+	}
+	check("all done", 0, 0, 0)
+	if got := l.report(g); got.KvUsedBlocks != 5 || got.Ack.NContiguous != 3 {
+		t.Errorf("report %v", got)
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -105,5 +104,3 @@ func (s *salter) resolve(salt string) (model, domain string, ok bool) {
 	o, ok := e.Value.(origin)
 	return o.model, o.domain, ok
 }
-
-var errSaltPresent = errors.New("body already holds cache_salt")

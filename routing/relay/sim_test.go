@@ -241,6 +241,7 @@ func TestARestartedEngineHoldsNothingUntilItSaysSo(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // most of the time is spent waiting for the next probe
 			w, model, engine, stop := simWorld(t, c.edit)
 			book, lock, ended := w.believe()
 			body := longBody("restart")
