@@ -20,6 +20,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sallyport-ai/sallyport/identity"
 )
 
 // Limits of what is looked at before a signature is verified.
@@ -80,7 +82,7 @@ func Parse(text string) (*Token, error) {
 			return nil, fmt.Errorf("header: parameter %q is not accepted", name)
 		}
 	}
-	if !IsIdentifier(t.Header.KeyID) {
+	if !identity.IsIdentifier(t.Header.KeyID) {
 		return nil, errors.New("header: kid is missing or odd")
 	}
 	if t.payload, t.Members, err = object(parts[1]); err != nil {

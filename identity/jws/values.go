@@ -10,13 +10,9 @@ import (
 	"math"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/go-json-experiment/json"
 )
-
-// maxString bounds an identifier, in bytes.
-const maxString = 512
 
 // StringList is a string or a list of strings.
 type StringList []string
@@ -52,25 +48,6 @@ func (n *NumericDate) UnmarshalJSON(raw []byte) error {
 	whole, fraction := math.Modf(seconds)
 	n.Time = time.Unix(int64(whole), int64(fraction*1e9))
 	return nil
-}
-
-// IsName reports whether s is a name that records and policies can hold:
-// bounded, not empty, nothing unprintable.
-func IsName(s string) bool {
-	return s != "" && len(s) <= maxString && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
-}
-
-// IsIdentifier reports whether s is short printable ASCII without spaces.
-func IsIdentifier(s string) bool {
-	if s == "" || len(s) > maxString {
-		return false
-	}
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
 }
 
 // Fits reports whether a key is of the type and curve of an algorithm of RFC

@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/identity/jws"
 )
 
@@ -97,7 +98,7 @@ func (k key) equal(other key) bool {
 
 func (j *jwk) key(algorithms []string) (key, error) {
 	switch {
-	case !jws.IsIdentifier(j.ID):
+	case !identity.IsIdentifier(j.ID):
 		return key{}, errors.New("kid is missing or odd")
 	case j.D != "" || j.K != "" || j.Type == "oct":
 		return key{}, errors.New("it holds a secret, and a published secret is none")

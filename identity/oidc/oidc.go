@@ -34,7 +34,6 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/sallyport-ai/sallyport/identity"
-	"github.com/sallyport-ai/sallyport/identity/jws"
 )
 
 // Config describes one issuer.
@@ -318,7 +317,7 @@ func (i *issuer) admits(t *token) error {
 		return errors.New("typ is not that of an access token")
 	case len(c.Audience) != 1 || c.Audience[0] != i.config.Audience:
 		return errors.New("it must be for this audience and no other")
-	case !jws.IsName(c.Subject):
+	case !identity.IsName(c.Subject):
 		return errors.New("no subject, or an odd one")
 	case strings.HasPrefix(c.Subject, "spiffe://"):
 		return errors.New("the subject is a SPIFFE ID, which no identity provider may vouch for")

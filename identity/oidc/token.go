@@ -118,7 +118,7 @@ func (t *token) tenant(claim string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("claims: no tenant claim %q", claim)
 	}
-	if err := json.Unmarshal(raw, &tenant); err != nil || raw.Kind() != '"' || !jws.IsIdentifier(tenant) {
+	if err := json.Unmarshal(raw, &tenant); err != nil || raw.Kind() != '"' || !identity.IsIdentifier(tenant) {
 		return "", fmt.Errorf("claims: tenant claim %q is not a name", claim)
 	}
 	return tenant, nil
@@ -132,7 +132,7 @@ func (c *claims) chain() ([]identity.Actor, error) {
 	}
 	var hops []identity.Actor
 	for a := c.Actor; a != nil; a = a.Actor {
-		if !jws.IsName(a.Subject) {
+		if !identity.IsName(a.Subject) {
 			return nil, errors.New("claims: an actor without a name")
 		}
 		if len(hops) == maxHops {
