@@ -28,7 +28,7 @@ import (
 
 // Table is the version of the rules; it is part of every record. A change of
 // what any rule gives is a new version.
-const Table = "2026.11"
+const Table = "2026.11.2"
 
 // Subject is what is classified.
 type Subject struct {

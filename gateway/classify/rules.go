@@ -35,10 +35,13 @@ func Rules() []Rule {
 		{"a tool's result follows a call", policy.ActiveToolLoop, policy.AgentToolCall, true, hasToolLoop},
 		{"a tool that the server runs", policy.ServerTool, policy.AgentToolCall, true, hasToolOf(serverTools)},
 		{"a tool on a remote MCP server", policy.RemoteMCP, policy.AgentToolCall, true, hasToolOf(mcpTools)},
+		{"what a tool that the server runs has left", policy.ServerTool, policy.AgentToolCall, true, hasItemOf(serverItems)},
+		{"what a remote MCP server has left", policy.RemoteMCP, policy.AgentToolCall, true, hasItemOf(mcpItems)},
 
 		// Retrieved content is in it, or will be.
 		{"documents for the template", policy.RetrievedContent, policy.RAG, true, hasDocuments},
-		{"an attached file", policy.RetrievedContent, policy.RAG, true, hasPart("file")},
+		{"an attached file", policy.RetrievedContent, policy.RAG, true, hasPart("file", "input_file")},
+		{"what a search has left", policy.RetrievedContent, policy.RAG, true, hasItemOf(retrievalItems)},
 		{"a tool that retrieves", policy.RetrievalTool, policy.RAG, true, hasToolOf(retrievalTools)},
 
 		// Facts that raise no class; labels and policy use them.
@@ -53,14 +56,34 @@ func Rules() []Rule {
 // are the client's own words and say nothing.
 var (
 	clientTools    = []string{"function", "custom"}
-	retrievalTools = []string{"file_search", "retrieval", "web_search", "web_search_preview"}
-	mcpTools       = []string{"mcp"}
-	actingTools    = []string{
+	retrievalTools = []string{
+		"file_search", "retrieval", "web_search", "web_search_preview",
+		"web_search_2025_08_26", "web_search_preview_2025_03_11",
+	}
+	mcpTools    = []string{"mcp"}
+	actingTools = []string{
 		"code_interpreter", "computer", "computer_use_preview", "local_shell", "shell",
 		"apply_patch", "image_generation",
 	}
 	serverTools = slices.Concat(retrievalTools, mcpTools, actingTools)
 )
+
+// The types of input items of the responses route that stand for the work of
+// such tools. That they are calls, or results, package wire says.
+var (
+	retrievalItems = []string{"file_search_call", "web_search_call"}
+	mcpItems       = []string{"mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "mcp_call"}
+	serverItems    = slices.Concat(retrievalItems, mcpItems, []string{
+		"code_interpreter_call", "computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output",
+		"shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output", "image_generation_call",
+	})
+)
+
+func hasItemOf(types []string) func(*wire.Request) bool {
+	return func(r *wire.Request) bool {
+		return slices.ContainsFunc(r.Items, func(kind string) bool { return slices.Contains(types, kind) })
+	}
+}
 
 func hasToolOf(types []string) func(*wire.Request) bool {
 	return func(r *wire.Request) bool {
@@ -107,10 +130,10 @@ func hasToolLoop(r *wire.Request) bool {
 	return false
 }
 
-func hasPart(kind string) func(*wire.Request) bool {
+func hasPart(kinds ...string) func(*wire.Request) bool {
 	return func(r *wire.Request) bool {
 		return slices.ContainsFunc(r.Messages, func(m wire.Message) bool {
-			return slices.ContainsFunc(m.Parts, func(p wire.Part) bool { return p.Type == kind })
+			return slices.ContainsFunc(m.Parts, func(p wire.Part) bool { return slices.Contains(kinds, p.Type) })
 		})
 	}
 }

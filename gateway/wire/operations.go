@@ -23,6 +23,7 @@ type Operation struct {
 	limits   []string         // fields that bound the answer; the first is set where the client names none
 
 	asksUsage bool // a stream has usage only where it was asked for
+	stateless bool // the engine would store the answer if it were not told
 	translate func(Operation, []byte, Limits) (*Request, error)
 	reader    func(*Request) reader // of answers
 }
@@ -49,6 +50,13 @@ var (
 		Class: policy.Embedding, Engine: "/v1/embeddings",
 		fields: embeddingFields(), required: []string{"model", "input"},
 	}
+	// Responses is without state: nothing is stored, nothing stored is used.
+	Responses = Operation{
+		Method: "POST", Path: "/v1/responses", Name: "responses",
+		Class: policy.Chat, Shape: OpenAIResponses, Engine: "/v1/responses",
+		fields: responseFields(), required: []string{"model", "input"},
+		limits: []string{"max_output_tokens"}, stateless: true, reader: readResponse,
+	}
 	// Messages is Anthropic's route, translated onto chat.
 	Messages = Operation{
 		Method: "POST", Path: "/v1/messages", Name: "messages",
@@ -66,7 +74,7 @@ const chatPath = "/v1/chat/completions"
 
 // Operations returns the table of routes. Anything that is not in it is 404.
 func Operations() []Operation {
-	return []Operation{ChatCompletions, Completions, Embeddings, Messages, ModelsList}
+	return []Operation{ChatCompletions, Completions, Responses, Embeddings, Messages, ModelsList}
 }
 
 // Allow returns o with more top-level fields allowed, as an operator may

@@ -26,7 +26,8 @@ type Request struct {
 	Tools      []Tool
 	ToolChoice ToolChoice
 	Messages   []Message
-	Documents  int // entries of documents[]
+	Items      []string // types of the input items of a response, "" for one that is not known
+	Documents  int      // entries of documents[]
 
 	StructuredOutput bool // the answer's form is constrained
 	Media            bool // images, audio or files, which no detector can read
@@ -130,8 +131,11 @@ func (r *Request) Upstream(e Edits) ([]byte, error) {
 		edits = append(edits, splice.SetIn("stream_options", "include_usage", []byte("true")))
 	}
 	edits = append(edits, r.limitEdits(e.MaxOutputTokens)...)
-	for _, name := range removed {
-		if slices.Contains(r.Removed, name) && !r.Translated {
+	if r.op.stateless {
+		edits = append(edits, splice.Set("store", boolean(false)))
+	}
+	if !r.Translated { // a translation leaves them out
+		for _, name := range r.Removed {
 			edits = append(edits, splice.Delete(name))
 		}
 	}

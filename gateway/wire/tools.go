@@ -96,6 +96,10 @@ func (p *parser) declare(d declaration) error {
 	if len(d.bodies) > 0 {
 		p.note("tool.field")
 	}
+	return p.addTool(tool)
+}
+
+func (p *parser) addTool(tool Tool) error {
 	if !isToolName(tool.Name) {
 		return invalid("tools.name", "each tool needs a name of at most 128 letters, digits and _ - . : /")
 	}
