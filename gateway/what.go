@@ -155,7 +155,8 @@ func (x *exchange) count(ctx context.Context) tokens {
 	}
 	p, err := ask(ctx, x.request.Body)
 	if err != nil {
-		x.g.Logger.Debug("prompt estimated", "decision_id", x.id, "error", err)
+		// The error may quote the prompt, so it is not for any log.
+		x.g.Logger.Debug("prompt estimated", "decision_id", x.id, "model", x.model.Name)
 		return estimate
 	}
 	return tokens{ids: p.IDs, count: len(p.IDs), basis: basisNative, firstTurn: p.FirstUserTurn}

@@ -33,7 +33,8 @@ type gatewayConfig struct {
 	Audit       auditConfig    `yaml:"audit"`
 	Limits      limitsConfig   `yaml:"limits"`
 
-	digest string // SHA-256 of the file, hex
+	path   string // of the file
+	digest string // its SHA-256, hex
 }
 
 type listenConfig struct {
@@ -50,9 +51,20 @@ type adminConfig struct {
 type identityConfig struct {
 	WorkloadSocket string        `yaml:"workload_socket"`
 	Issuers        []oidc.Config `yaml:"issuers"`
+	JWTSVID        jwtSVIDConfig `yaml:"jwt_svid"`
+	APIKeys        apiKeysConfig `yaml:"api_keys"`
 	// SecretFile holds 32 bytes, base64, that the gateways of a fleet share: it
 	// seals conversations and pseudonyms. Without it each process has its own.
 	SecretFile string `yaml:"secret_file"`
+}
+
+type jwtSVIDConfig struct {
+	Audience string `yaml:"audience"` // empty: JWT-SVIDs are not taken
+}
+
+type apiKeysConfig struct {
+	File       string `yaml:"file"` // empty: API keys are not taken
+	PepperFile string `yaml:"pepper_file"`
 }
 
 type policyConfig struct {
@@ -73,6 +85,8 @@ type poolConfig struct {
 	Models   []string        `yaml:"models"`
 	Members  []string        `yaml:"members"`
 	Replicas []replicaConfig `yaml:"replicas"`
+	File     string          `yaml:"file"` // further replicas, one a line: address, then perhaps a SPIFFE ID
+	DNS      string          `yaml:"dns"`  // host:port; each address behind the name is a replica
 }
 
 type replicaConfig struct {
@@ -152,7 +166,7 @@ func loadGateway(path string) (gatewayConfig, error) {
 	if err != nil {
 		return c, err
 	}
-	c.digest = digest
+	c.path, c.digest = path, digest
 	c.resolve(filepath.Dir(path))
 	c.check(checker{f})
 	return c, f.Err()
@@ -186,7 +200,8 @@ func load(path string, into any) (*strictyaml.File, string, error) {
 // resolve makes relative paths relative to the file's directory.
 func (c *gatewayConfig) resolve(dir string) {
 	paths := []*string{
-		&c.Listen.CertFile, &c.Listen.KeyFile, &c.Identity.SecretFile, &c.Policy.Bundle, &c.Policy.VerifyKeyFile,
+		&c.Listen.CertFile, &c.Listen.KeyFile, &c.Identity.SecretFile,
+		&c.Identity.APIKeys.File, &c.Identity.APIKeys.PepperFile, &c.Policy.Bundle, &c.Policy.VerifyKeyFile,
 		&c.Policy.Shadow, &c.Audit.Dir, &c.Audit.Dir2, &c.Audit.KeyFile,
 	}
 	for i := range c.Identity.Issuers {
@@ -194,6 +209,9 @@ func (c *gatewayConfig) resolve(dir string) {
 	}
 	for i := range c.Models {
 		paths = append(paths, &c.Models[i].Dir)
+	}
+	for i := range c.Pools {
+		paths = append(paths, &c.Pools[i].File)
 	}
 	resolve(dir, paths...)
 }
@@ -220,8 +238,12 @@ func (c *gatewayConfig) check(k checker) {
 	}
 	k.required("region", c.Region)
 	k.socket("identity.workload_socket", c.Identity.WorkloadSocket)
-	if len(c.Identity.Issuers) == 0 && !c.Listen.ClientSVID {
-		k.f.Problem("identity.issuers", "no issuer and no client_svid: nobody could authenticate")
+	if len(c.Identity.Issuers) == 0 && !c.Listen.ClientSVID && c.Identity.JWTSVID.Audience == "" && c.Identity.APIKeys.File == "" {
+		k.f.Problem("identity.issuers", "no issuer, no client_svid, no jwt_svid and no api_keys: nobody could authenticate")
+	}
+	if keys := c.Identity.APIKeys; keys != (apiKeysConfig{}) {
+		k.file("identity.api_keys.file", keys.File)
+		k.file("identity.api_keys.pepper_file", keys.PepperFile)
 	}
 	for i, issuer := range c.Identity.Issuers {
 		k.issuer(fmt.Sprintf("identity.issuers[%d]", i), issuer)
@@ -268,6 +290,12 @@ func (c *gatewayConfig) checkPools(k checker) {
 	}
 	seen := make(map[string]bool)
 	for i, p := range c.Pools {
+		if p.File != "" {
+			k.file(fmt.Sprintf("pools[%d].file", i), p.File)
+		}
+		if p.DNS != "" {
+			k.address(fmt.Sprintf("pools[%d].dns", i), p.DNS)
+		}
 		at := fmt.Sprintf("pools[%d]", i)
 		k.required(at+".name", p.Name)
 		if seen[p.Name] {
@@ -283,7 +311,14 @@ func (c *gatewayConfig) checkPools(k checker) {
 			}
 		}
 		for j, r := range p.Replicas {
-			r.check(k, fmt.Sprintf("%s.replicas[%d]", at, j), p.Members)
+			place := fmt.Sprintf("%s.replicas[%d]", at, j)
+			r.check(k, place, p.Members)
+			for _, same := range []string{r.Address, r.ID} {
+				if same != "" && seen["replica "+same] {
+					k.f.Problem(place, "%s stands twice", same)
+				}
+				seen["replica "+same] = true
+			}
 		}
 	}
 }

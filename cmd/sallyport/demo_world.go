@@ -381,7 +381,11 @@ func writeYAML(path string, v any) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	if err := os.WriteFile(path, b, 0o600); err != nil {
+	// In one step: whoever follows the file never reads half of it.
+	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
+		return fmt.Errorf("write configuration: %w", err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
 	}
 	return nil

@@ -25,6 +25,7 @@ const drainTime = 30 * time.Second
 func (p *gatewayProcess) run(ctx context.Context) error {
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return ignoreCancelled(p.fleet.Run(running)) })
+	group.Go(func() error { return p.follow(running) })
 	group.Go(func() error { return ignoreCancelled(p.denials.Run(running, time.Minute)) })
 	listeners := []net.Listener{p.public, p.admin}
 	for i, s := range p.servers {
@@ -111,5 +112,9 @@ func checkGateway(ctx context.Context, cfg gatewayConfig) error {
 	_, perr := policy.Load(ctx, policyConfigOf(cfg, nil))
 	_, merr := loadPrompts(cfg.Models)
 	_, serr := sharedSecret(cfg.Identity.SecretFile)
-	return errors.Join(perr, merr, serr)
+	var kerr error
+	if cfg.Identity.APIKeys.File != "" {
+		_, kerr = apiKeys(cfg.Identity.APIKeys, nil)
+	}
+	return errors.Join(perr, merr, serr, kerr)
 }

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +28,7 @@ import (
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/apikey"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 	"github.com/sallyport-ai/sallyport/identity/svid"
 	"github.com/sallyport-ai/sallyport/identity/workload"
@@ -40,24 +42,27 @@ import (
 // gatewayProcess is everything that one `sallyport serve` runs. close undoes
 // what building it opened, last first.
 type gatewayProcess struct {
-	gateway *gateway.Gateway
-	policy  *policy.Engine
-	fleet   *fleet.Fleet
-	source  *workload.Source
-	live    *live // replaced by a reload
-	log     *tlog.Log
-	public  net.Listener
-	admin   net.Listener // nil: none
-	servers []*http.Server
-	denials *audit.Denials
-	logger  *slog.Logger
-	closers []func() error
+	gateway  *gateway.Gateway
+	policy   *policy.Engine
+	fleet    *fleet.Fleet
+	source   *workload.Source
+	upstream *upstream.Client
+	live     atomic.Pointer[live]
+	cfg      gatewayConfig  // as applied last; owned by follow once run has begun
+	found    []fleet.Target // as applied last, likewise
+	log      *tlog.Log
+	public   net.Listener
+	admin    net.Listener // nil: none
+	servers  []*http.Server
+	denials  *audit.Denials
+	logger   *slog.Logger
+	closers  []func() error
 }
 
 // buildGateway makes a gateway from its configuration: the one place that knows
 // which part is plugged into which. A new authenticator is one line here.
 func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (_ *gatewayProcess, err error) {
-	p := &gatewayProcess{logger: logger}
+	p := &gatewayProcess{logger: logger, cfg: cfg}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -65,7 +70,9 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	}()
 
 	// Who we are.
-	source, err := workload.NewSource(ctx, workload.SourceConfig{Socket: cfg.Identity.WorkloadSocket, Logger: logger})
+	source, err := workload.NewSource(ctx, workload.SourceConfig{
+		Socket: cfg.Identity.WorkloadSocket, JWTBundles: cfg.Identity.JWTSVID.Audience != "", Logger: logger,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -107,14 +114,17 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	p.policy = rules
 
 	// Where it may run.
-	if p.fleet, err = fleet.New(fleetConfig(cfg, rules.Snapshot(), source, key.VerifierKey(), logger)); err != nil {
+	if p.found, err = p.targets(ctx, cfg); err != nil {
+		logger.Warn("not all replicas found; looking again soon", "error", err)
+	}
+	if p.fleet, err = fleet.New(fleetConfig(p.found, source, key.VerifierKey(), logger)); err != nil {
 		return nil, err
 	}
-	sender, err := upstream.New(upstream.Config{Own: source, HeaderTimeout: cfg.Limits.FirstToken, IdleTimeout: cfg.Limits.Idle})
+	p.upstream, err = upstream.New(upstream.Config{Own: source, HeaderTimeout: cfg.Limits.FirstToken, IdleTimeout: cfg.Limits.Idle})
 	if err != nil {
 		return nil, err
 	}
-	p.onClose(func() error { sender.Close(); return nil })
+	p.onClose(func() error { p.upstream.Close(); return nil })
 
 	// How it is watched.
 	registry := prometheus.NewRegistry()
@@ -130,15 +140,16 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 		return nil, err
 	}
 	// Who may call, and all else that can change while serving.
-	p.live, err = buildLive(ctx, cfg, source, logger)
+	first, err := buildLive(ctx, cfg, source, logger)
 	if err != nil {
 		return nil, err
 	}
-	p.onClose(func() error { p.live.close(); return nil })
+	p.live.Store(first)
+	p.onClose(func() error { p.live.Load().close(); return nil })
 	p.gateway, err = gateway.New(gateway.Config{
-		Live: p.live.Live, Policy: rules, Fleet: p.fleet, Upstream: sender, Tickets: signer,
+		Live: first.Live, Policy: rules, Fleet: p.fleet, Upstream: p.upstream, Tickets: signer,
 		Log: p.log, Denials: p.denials, Meter: meters, Self: self, Region: cfg.Region,
-		Ready:      func() error { return errors.Join(source.Ready(), p.live.ready(), p.log.Err()) },
+		Ready:      func() error { return errors.Join(source.Ready(), p.live.Load().ready(), p.log.Err()) },
 		Secret:     secret,
 		Durability: audit.Durability(cfg.Audit.Mode),
 		Logger:     logger,
@@ -169,11 +180,29 @@ func buildLive(ctx context.Context, cfg gatewayConfig, source *workload.Source, 
 	if err != nil {
 		return nil, err
 	}
+	// The first that finds its own kind decides. OIDC takes every JWT for its
+	// own, so JWT-SVIDs, which are told by their subject, come before it.
+	if cfg.Identity.JWTSVID.Audience != "" {
+		authenticate, err := jwtSVIDs(cfg.Identity.JWTSVID, source)
+		if err != nil {
+			return nil, err
+		}
+		chain.Request = append(chain.Request, authenticate)
+	}
+	var keys *apikey.Store
+	if cfg.Identity.APIKeys.File != "" {
+		if keys, err = apiKeys(cfg.Identity.APIKeys, logger); err != nil {
+			return nil, err
+		}
+	}
 	tokens, err := oidc.New(ctx, cfg.Identity.Issuers, oidc.Options{Logger: logger})
 	if err != nil {
 		return nil, err
 	}
-	chain.Request = []identity.Authenticator{tokens.Authenticate}
+	chain.Request = append(chain.Request, tokens.Authenticate)
+	if keys != nil {
+		chain.Request = append(chain.Request, keys.Authenticate)
+	}
 	return &live{
 		Live: gateway.Live{
 			Identity: chain, Prompts: prompts,
@@ -181,6 +210,20 @@ func buildLive(ctx context.Context, cfg gatewayConfig, source *workload.Source, 
 		},
 		tokens: tokens,
 	}, nil
+}
+
+// jwtSVIDs admits workloads of our own trust domain, as client certificates do.
+// A source that does not follow JWT keys cannot be made to by a reload.
+func jwtSVIDs(cfg jwtSVIDConfig, source *workload.Source) (identity.Authenticator, error) {
+	domain := source.ID().TrustDomain()
+	if _, err := source.GetJWTBundleForTrustDomain(domain); err != nil {
+		return nil, fmt.Errorf("identity.jwt_svid: %w", err)
+	}
+	return svid.JWTAuthenticator(svid.JWTConfig{Bundles: source, Audience: cfg.Audience, Authorize: workload.AuthorizeDomains(domain)})
+}
+
+func apiKeys(cfg apiKeysConfig, logger *slog.Logger) (*apikey.Store, error) {
+	return apikey.New(apikey.Config{File: cfg.File, PepperFile: cfg.PepperFile, Logger: logger})
 }
 
 func (l *live) ready() error { return l.tokens.Ready() }
@@ -240,21 +283,17 @@ func (p *gatewayProcess) close() error {
 }
 
 func policyConfigOf(cfg gatewayConfig, logger *slog.Logger) policy.Config {
-	var pools []string
-	for _, p := range cfg.Pools {
-		pools = append(pools, p.Name)
-	}
 	return policy.Config{
 		Bundle: cfg.Policy.Bundle, VerifyKeyFile: cfg.Policy.VerifyKeyFile, Shadow: cfg.Policy.Shadow,
-		Production: cfg.Environment == "production", Pools: pools, Timeout: cfg.Policy.Timeout, Logger: logger,
+		Production: cfg.Environment == "production", Pools: poolNames(cfg), Timeout: cfg.Policy.Timeout, Logger: logger,
 	}
 }
 
-// fleetConfig turns pools into targets. Their region is bundle data.
-func fleetConfig(cfg gatewayConfig, snap *policy.Snapshot, source *workload.Source, vkey string, logger *slog.Logger) fleet.Config {
+func fleetConfig(targets []fleet.Target, source *workload.Source, vkey string, logger *slog.Logger) fleet.Config {
 	var key [16]byte
 	_, _ = rand.Read(key[:]) // never fails: crypto/rand aborts the process instead
-	fc := fleet.Config{
+	return fleet.Config{
+		Targets: targets,
 		TLS: func(t fleet.Target) (*tls.Config, error) {
 			authorize, err := authorizerOf(t)
 			if err != nil {
@@ -269,15 +308,6 @@ func fleetConfig(cfg gatewayConfig, snap *policy.Snapshot, source *workload.Sour
 		IdentityError: workload.IsIdentityError,
 		BlockKey:      key, KeyID: uuid.NewString(), LogVKey: vkey, Log: logger,
 	}
-	for _, p := range cfg.Pools {
-		data, _ := snap.Pool(p.Name) // activation has checked that the pools agree
-		for _, r := range p.Replicas {
-			fc.Targets = append(fc.Targets, fleet.Target{
-				Address: r.Address, ID: r.ID, Pool: p.Name, Region: data.Region, Members: p.Members, Models: p.Models,
-			})
-		}
-	}
-	return fc
 }
 
 func authorizerOf(t fleet.Target) (workload.Authorizer, error) {

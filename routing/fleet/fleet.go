@@ -39,16 +39,6 @@ import (
 	"github.com/sallyport-ai/sallyport/routing/kvindex"
 )
 
-// Target is one configured replica.
-type Target struct {
-	Address string   // host:port of its relay
-	ID      string   // expected SPIFFE ID; empty: any member, pinned to the first one proven
-	Pool    string   // pool it is configured in
-	Region  string   // where it runs; empty unknown
-	Members []string // SPIFFE ID patterns of the pool
-	Models  []string // served names that the pool is configured for; empty: whatever the replica serves
-}
-
 // Config is what a fleet needs. TLS and PeerID are required.
 type Config struct {
 	Targets []Target
@@ -66,7 +56,7 @@ type Config struct {
 	KeyID    string   // names BlockKey in logs
 	LogVKey  string   // note verifier key of our log
 
-	IndexBytes int64         // budget of the residency index; 0: 1 GiB and 4 MiB for each target
+	IndexBytes int64         // budget of the residency index; 0: 1 GiB and 4 MiB for each of the first targets
 	Log        *slog.Logger  // nil discards
 	Settle     time.Duration // unready at most this long after Run begins; 0: 30 s
 }
@@ -78,17 +68,18 @@ type Fleet struct {
 	index *kvindex.Index
 	log   *slog.Logger
 
-	replicas []*replica            // in the order of Config.Targets
-	pools    map[string][]*replica // the same, by pool
+	changed chan struct{} // holds a value when there are new replicas to watch
 
 	// mu guards what follows and every field of a replica that says so. It is
 	// never held while waiting for anything.
-	mu      sync.Mutex
-	owners  []owner // by index ordinal
-	overlay overlay
-	rates   map[string]*rate // prefill rate by pool
-	started time.Time        // zero before Run
-	ready   bool
+	mu       sync.Mutex
+	replicas []*replica            // in the order of the targets
+	pools    map[string][]*replica // the same, by pool
+	owners   []owner               // by index ordinal
+	overlay  overlay
+	rates    map[string]*rate // prefill rate by pool
+	started  time.Time        // zero before Run
+	ready    bool
 }
 
 // owner is the stream that an index ordinal belongs to; a nil replica: nobody's.
@@ -120,28 +111,11 @@ func New(c Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: c, key: c.BlockKey, index: index, log: c.Log,
-		pools: make(map[string][]*replica), rates: make(map[string]*rate),
+		changed: make(chan struct{}, 1),
+		pools:   make(map[string][]*replica), rates: make(map[string]*rate),
 		overlay: overlay{by: make(map[overlayKey][]*flight)},
 	}
-	seen := make(map[string]bool)
-	for _, t := range c.Targets {
-		switch {
-		case t.Address == "" || t.Pool == "":
-			return nil, fmt.Errorf("fleet: replica %q of pool %q: address and pool are required", t.Address, t.Pool)
-		case t.ID == "" && len(t.Members) == 0:
-			return nil, fmt.Errorf("fleet: replica %s of pool %s: an id or the pool's members are required", t.Address, t.Pool)
-		case seen["address "+t.Address] || t.ID != "" && seen["id "+t.ID]:
-			return nil, fmt.Errorf("fleet: replica %s %s of pool %s is configured twice", t.Address, t.ID, t.Pool)
-		}
-		seen["address "+t.Address], seen["id "+t.ID] = true, true
-		if f.rates[t.Pool] == nil {
-			f.rates[t.Pool] = &rate{}
-		}
-		r := newReplica(t, f.rates[t.Pool])
-		f.replicas = append(f.replicas, r)
-		f.pools[t.Pool] = append(f.pools[t.Pool], r)
-	}
-	return f, nil
+	return f, f.SetTargets(c.Targets)
 }
 
 // Run keeps the replicas watched until ctx ends, and returns its error.
@@ -149,13 +123,16 @@ func (f *Fleet) Run(ctx context.Context) error {
 	f.mu.Lock()
 	f.started = time.Now()
 	f.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, r := range f.replicas {
-		wg.Go(func() { f.keep(ctx, r) })
+	var keepers sync.WaitGroup
+	for {
+		f.watchNew(ctx, &keepers)
+		select {
+		case <-f.changed:
+		case <-ctx.Done():
+			keepers.Wait()
+			return ctx.Err()
+		}
 	}
-	wg.Wait()
-	<-ctx.Done()
-	return ctx.Err()
 }
 
 // ErrNotReady says that too few streams are live yet.

@@ -288,7 +288,10 @@ func (f *Fleet) register(r *replica, ranks, blocks int) error {
 // that advertises any number must not crowd out others from.
 func (f *Fleet) share(ranks, blocks int) int {
 	const perBlock = 32 // bytes, as fragmented as traffic makes it
-	share := int(f.cfg.IndexBytes/perBlock)/len(f.replicas)/ranks + 1
+	f.mu.Lock()
+	all := max(len(f.replicas), 1) // this one may just have been withdrawn
+	f.mu.Unlock()
+	share := int(f.cfg.IndexBytes/perBlock)/all/ranks + 1
 	if blocks == 0 {
 		return share
 	}
