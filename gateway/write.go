@@ -81,10 +81,15 @@ func (x *exchange) append(ctx context.Context, rec *audit.Record) error {
 	began := time.Now()
 	_, err := x.g.Log.Append(ctx, rec)
 	x.g.metrics.appended(ctx, time.Since(began), err)
-	if err != nil && x.r.Context().Err() != nil {
+	switch {
+	case err == nil:
+		return nil
+	case x.r.Context().Err() != nil:
 		return fmt.Errorf("%w: %w", errClientGone, err)
+	default:
+		// Whatever kept the log from taking it, a deadline too: it is not down.
+		return fmt.Errorf("%w: %w", audit.ErrUnavailable, err)
 	}
-	return err
 }
 
 // record is everything that is known of the request so far.
