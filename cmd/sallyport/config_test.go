@@ -98,7 +98,7 @@ audit: {dir: a, key_file: none, mode: fast}
 		":2:19: listen.address: want host:port",
 		":2:9: listen.cert_file: required",
 		":4:29: identity.workload_socket: want unix:///",
-		"identity.issuers: no issuer and no client_svid",
+		"identity.issuers: no issuer, no client_svid, no jwt_svid and no api_keys",
 		":5:18: policy.bundle: stat",
 		"pools[0].replicas[0].id: spiffe://example.org/b/r0 is not one of the pool's members",
 		"pools[1].name: pool a stands twice",

@@ -12,7 +12,7 @@ import (
 
 func keysCommand() *cobra.Command {
 	cmd := commandGroup("keys", "Make keys")
-	cmd.AddCommand(keysLogCommand())
+	cmd.AddCommand(keysNewCommand(), keysListCommand(), keysRevokeCommand(), keysPepperCommand(), keysLogCommand())
 	return cmd
 }
 
