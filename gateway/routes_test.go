@@ -184,7 +184,7 @@ func (s *service) cell(t *testing.T, cell string, counted *kept, op wire.Operati
 	if a.status != status {
 		t.Errorf("%s: status %d, want %d: %s", cell, a.status, status, a.body)
 	}
-	shaped := op.Shape == wire.OpenAI || v.status != 0
+	shaped := op.Shape != wire.Anthropic || v.status != 0
 	if v.method != http.MethodHead && (shaped && a.code() != code || !shaped && status >= 400 && !strings.HasPrefix(a.body, `{"type":"error"`)) {
 		t.Errorf("%s: code %q, want %q: %s", cell, a.code(), code, a.body)
 	}

@@ -27,6 +27,8 @@ func (e *Engine) routes() http.Handler {
 	r.Get("/v1/models", e.models)
 	r.Post("/v1/chat/completions", e.generate)
 	r.Post("/v1/completions", e.generate)
+	r.Post(responsesPath, e.generate)
+	r.Post("/v1/embeddings", e.embed)
 	r.Post("/reset_prefix_cache", e.reset)
 	return r
 }
@@ -71,6 +73,7 @@ func (e *Engine) metrics(w http.ResponseWriter, r *http.Request) {
 type request struct {
 	chatRequest
 	chat   bool
+	items  bool // the answer is one of items: that of /v1/responses
 	prompt []uint32
 	call   *toolCall
 	said   string
@@ -94,32 +97,53 @@ func (e *Engine) generate(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusNotFound, fmt.Sprintf("The model `%s` does not exist.", req.Model))
 		return
 	}
-	tokens := make(chan emission, len(req.plan)+1) // the scheduler never waits for a reader
-	seq := &sequence{tokens: slices.Clone(req.prompt), prompt: len(req.prompt), plan: req.plan, limit: req.limit, chain: chain{salt: req.salt}}
-	seq.emit = func(token uint32, last string) { tokens <- emission{token: token, last: last} }
-	if !e.do(r.Context(), func(s *scheduler) { s.waiting = append(s.waiting, seq) }) {
+	seq, next, stop := e.begin(r.Context(), req)
+	if seq == nil {
 		return
 	}
-	defer e.do(context.WithoutCancel(r.Context()), func(*scheduler) { seq.stopped = true })
-	next := func() (emission, error) {
+	defer stop()
+	switch {
+	case req.items:
+		e.respond(w, req, seq, next)
+	case req.Stream:
+		e.stream(w, req, seq, next)
+	default:
+		e.whole(w, req, seq, next)
+	}
+}
+
+// begin hands a request to the scheduler. next returns what it makes, token by
+// token; stop says that nobody wants more. The sequence is nil if the caller has
+// gone.
+func (e *Engine) begin(ctx context.Context, req *request) (seq *sequence, next func() (emission, error), stop func()) {
+	tokens := make(chan emission, len(req.plan)+1) // the scheduler never waits for a reader
+	seq = &sequence{tokens: slices.Clone(req.prompt), prompt: len(req.prompt), plan: req.plan, limit: req.limit, chain: chain{salt: req.salt}}
+	seq.emit = func(token uint32, last string) { tokens <- emission{token: token, last: last} }
+	if !e.do(ctx, func(s *scheduler) { s.waiting = append(s.waiting, seq) }) {
+		return nil, nil, nil
+	}
+	next = func() (emission, error) {
 		select {
 		case em := <-tokens:
 			return em, nil
-		case <-r.Context().Done():
-			return emission{}, context.Cause(r.Context())
+		case <-ctx.Done():
+			return emission{}, context.Cause(ctx)
 		}
 	}
-	if req.Stream {
-		e.stream(w, req, seq, next)
-	} else {
-		e.whole(w, req, seq, next)
-	}
+	return seq, next, func() { e.do(context.WithoutCancel(ctx), func(*scheduler) { seq.stopped = true }) }
 }
 
 // read decodes a body and plans the answer. Fields it does not know are
 // ignored, as vLLM ignores them.
 func (e *Engine) read(ctx context.Context, path string, body []byte) (*request, error) {
 	req := &request{chat: path == "/v1/chat/completions"}
+	if path == responsesPath {
+		var err error
+		if body, err = chatFromItems(body); err != nil {
+			return nil, err
+		}
+		req.chat, req.items = true, true
+	}
 	if err := json.Unmarshal(body, &req.chatRequest); err != nil {
 		return nil, fmt.Errorf("invalid body: %w", err)
 	}
@@ -265,22 +289,8 @@ func (e *Engine) stream(w http.ResponseWriter, req *request, seq *sequence, next
 		empty := ""
 		s.chunk(&answerMessage{Role: "assistant", Content: &empty}, nil)
 	}
-	var pending []uint32
-	sent, count, finish := 0, 0, ""
-	for finish == "" && s.err == nil {
-		em, err := next()
-		if err != nil {
-			return
-		}
-		count, finish = count+1, em.last
-		if em.token != e.end {
-			pending = append(pending, em.token)
-		}
-		text := e.cfg.Prompt.Decode(pending)
-		if !utf8.ValidString(text) && finish == "" {
-			continue // half a character: wait for the rest
-		}
-		pending = pending[:0]
+	sent := 0
+	count, finish, err := e.speak(next, func(text, finish string) error {
 		switch {
 		case req.call != nil:
 			sent += s.call(req, sent, finish)
@@ -289,6 +299,10 @@ func (e *Engine) stream(w http.ResponseWriter, req *request, seq *sequence, next
 		case text != "":
 			s.text(text, nil)
 		}
+		return s.err
+	})
+	if err != nil {
+		return // the caller has gone
 	}
 	if req.call != nil && finish == "stop" {
 		finish = "tool_calls"
@@ -304,6 +318,31 @@ func (e *Engine) stream(w http.ResponseWriter, req *request, seq *sequence, next
 		s.send(c)
 	}
 	s.raw("data: [DONE]\n\n")
+}
+
+// speak passes each piece of text on as its tokens are made, whole characters
+// only, and returns how many tokens there were and why they ended.
+func (e *Engine) speak(next func() (emission, error), piece func(text, finish string) error) (count int, finish string, err error) {
+	var pending []uint32
+	for finish == "" {
+		em, err := next()
+		if err != nil {
+			return count, "", err
+		}
+		count, finish = count+1, em.last
+		if em.token != e.end {
+			pending = append(pending, em.token)
+		}
+		text := e.cfg.Prompt.Decode(pending)
+		if !utf8.ValidString(text) && finish == "" {
+			continue // half a character: wait for the rest
+		}
+		pending = pending[:0]
+		if err := piece(text, finish); err != nil {
+			return count, "", err
+		}
+	}
+	return count, finish, nil
 }
 
 // streamer writes server-sent events; the first error ends it.
@@ -333,10 +372,20 @@ func (s *streamer) call(req *request, sent int, finish string) int {
 		s.chunk(&answerMessage{ToolCalls: []callJSON{req.callJSON(true)}}, nil)
 		return 1
 	}
-	rest := req.call.Arguments[min(sent-1, len(req.call.Arguments)):]
-	if rest == "" {
-		return 0
+	from := sent - 1
+	zero := 0
+	part := callJSON{Index: &zero}
+	part.Function.Arguments = req.call.next(&from, finish)
+	if part.Function.Arguments != "" {
+		s.chunk(&answerMessage{ToolCalls: []callJSON{part}}, nil)
 	}
+	return from - sent + 1
+}
+
+// next is the next piece of the arguments after the first sent bytes, which it
+// counts; at the end all that is left.
+func (c *toolCall) next(sent *int, finish string) string {
+	rest := c.Arguments[*sent:]
 	n := min(8, len(rest))
 	if finish == "stop" {
 		n = len(rest)
@@ -344,11 +393,8 @@ func (s *streamer) call(req *request, sent int, finish string) int {
 	for !utf8.ValidString(rest[:n]) {
 		n++
 	}
-	zero := 0
-	part := callJSON{Index: &zero}
-	part.Function.Arguments = rest[:n]
-	s.chunk(&answerMessage{ToolCalls: []callJSON{part}}, nil)
-	return n
+	*sent += n
+	return rest[:n]
 }
 
 func (s *streamer) send(c completion) {
