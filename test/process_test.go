@@ -96,9 +96,20 @@ func (p *process) kill() {
 // stop asks the process to end, and expects that it does, well.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
+	p.terminate(t)
+	p.await(t)
+}
+
+func (p *process) terminate(t *testing.T) {
+	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatalf("stop %s: %v", p.name, err)
 	}
+}
+
+// await waits for the end of a process that has been asked to end.
+func (p *process) await(t *testing.T) {
+	t.Helper()
 	select {
 	case <-p.ended:
 	case <-time.After(stopTime):
