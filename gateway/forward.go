@@ -34,7 +34,7 @@ func (x *exchange) recheck(ctx context.Context) error {
 	if x.attempt >= x.g.MaxAttempts+maxMoves {
 		return errPolicyMoved
 	}
-	x.snap, x.stale = now, true
+	x.snap, x.stale, x.reason = now, true, faultOf(errPolicyMoved).Reason
 	if err := x.resolve(); err != nil {
 		return err
 	}

@@ -7,24 +7,47 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/policy"
 )
 
-// permittedModels asks policy about each model that some permitted pool serves.
+// uses are what a model may be asked for: if policy permits any of them, the
+// principal may use the model.
+var uses = []struct {
+	operation wire.Operation
+	class     policy.Class
+}{
+	{wire.ChatCompletions, policy.Chat},
+	{wire.ChatCompletions, policy.AgentToolCall},
+	{wire.ChatCompletions, policy.RAG},
+	{wire.Embeddings, policy.Embedding},
+}
+
+// permittedModels asks policy about each model that it knows.
 func (x *exchange) permittedModels(ctx context.Context) ([]policy.Model, error) {
 	var shown []policy.Model
 	for _, m := range x.snap.Models() {
-		in := x.input
-		in.Request.Model = m.Name
-		d, _, err := x.snap.Decide(ctx, in)
+		usable, err := x.mayUse(ctx, m)
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", m.Name, err)
 		}
-		if d.Allow {
+		if usable {
 			shown = append(shown, m)
 		}
 	}
 	return shown, nil
+}
+
+// mayUse asks policy about requests for m that have no content yet.
+func (x *exchange) mayUse(ctx context.Context, m policy.Model) (bool, error) {
+	for _, use := range uses {
+		in := x.input
+		in.Request.Model, in.Request.Operation, in.Class.Name = m.Name, use.operation.Name, use.class.String()
+		if d, _, err := x.snap.Decide(ctx, in); err != nil || d.Allow {
+			return d.Allow, err
+		}
+	}
+	return false, nil
 }
 
 type modelList struct {

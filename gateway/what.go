@@ -45,9 +45,11 @@ func (x *exchange) what(ctx context.Context) error {
 			return err
 		}
 	}
-	result := classify.Classify(classify.Subject{
-		Operation: x.op, Request: x.request, Registration: x.registration.Class, Hint: x.r.Header.Get(classHeader),
-	})
+	subject := classify.Subject{Operation: x.op, Request: x.request, Hint: x.r.Header.Get(classHeader)}
+	if x.op.HasBody() {
+		subject.Registration = x.registration.Class // of requests with content: a listing has none to take for more
+	}
+	result := classify.Classify(subject)
 	x.class, x.facts, x.mismatch = result.Class, result.Facts, result.Mismatch
 	x.weigh()
 	if x.request != nil {

@@ -83,8 +83,7 @@ func (x *exchange) maxOutput() int {
 	return int(limit)
 }
 
-// list answers GET /v1/models with what this principal may use: a model is
-// shown if policy would let the principal see it.
+// list answers GET /v1/models with what this principal may use.
 func (x *exchange) list(ctx context.Context) error {
 	shown, err := x.permittedModels(ctx)
 	if err != nil {
