@@ -130,8 +130,9 @@ func (x *exchange) pass(ev wire.Event, a *wire.Answer, end *ended) error {
 	return nil
 }
 
-// watch ends a stream when the caller's credential expires or policy, asked
-// again every reauthorize_s, denies. The returned context's cause says which.
+// watch ends a stream when the caller's credential expires or, asked again every
+// reauthorize_s, is not accepted, or policy denies. The returned context's cause
+// says which.
 func (x *exchange) watch(ctx context.Context, interrupt func()) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stopInterrupt := context.AfterFunc(ctx, interrupt)
@@ -156,6 +157,10 @@ func (x *exchange) watch(ctx context.Context, interrupt func()) (context.Context
 			}
 			if x.expired(time.Now()) {
 				cancel(errExpired)
+				return
+			}
+			if err := x.reauthenticate(ctx); err != nil {
+				cancel(err)
 				return
 			}
 			d, _, err := x.g.Policy.Snapshot().Decide(ctx, x.input)

@@ -24,6 +24,23 @@ func (x *exchange) who(ctx context.Context) error {
 	return x.resolve()
 }
 
+// reauthenticate asks again who is calling, by the credentials that the request
+// came with and all that decides over them now: one that was revoked or whose
+// issuer is no longer believed ends what was begun with it. Where that cannot be
+// told, it ends too.
+func (x *exchange) reauthenticate(ctx context.Context) error {
+	chain := x.g.live.Load().Identity
+	chain.TenantOf = x.tenantOf
+	p, err := chain.Authenticate(ctx, x.r)
+	switch was := x.principal; {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errWithdrawn, err)
+	case p.Subject != was.Subject, p.Workload != was.Workload, p.Tenant != "" && p.Tenant != was.Tenant:
+		return fmt.Errorf("%w: the credential now names somebody else", errWithdrawn)
+	}
+	return nil
+}
+
 // resolve finds what the current policy's data says of the caller.
 func (x *exchange) resolve() error {
 	p := x.principal

@@ -1,0 +1,211 @@
+package gateway
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/apikey"
+	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/policies"
+)
+
+// keyring is a store of API keys that a gateway of these tests takes.
+type keyring struct {
+	tb     testing.TB
+	file   string
+	pepper apikey.Pepper
+	store  *apikey.Store
+}
+
+func newKeyring(tb testing.TB) *keyring {
+	tb.Helper()
+	dir := tb.TempDir()
+	k := &keyring{tb: tb, file: filepath.Join(dir, "keys")}
+	pepper := filepath.Join(dir, "pepper")
+	if err := apikey.CreatePepper(pepper); err != nil {
+		tb.Fatal(err)
+	}
+	var err error
+	if k.pepper, err = apikey.ReadPepper(pepper); err != nil {
+		tb.Fatal(err)
+	}
+	k.make("acme", time.Hour)
+	if k.store, err = apikey.New(apikey.Config{File: k.file, PepperFile: pepper}); err != nil {
+		tb.Fatal(err)
+	}
+	return k
+}
+
+// make makes a key for a service of the tenant.
+func (k *keyring) make(tenant string, life time.Duration) apikey.Key {
+	k.tb.Helper()
+	key, _, err := apikey.Create(k.file, k.pepper, apikey.Record{
+		Tenant: tenant, Subject: "service", Kind: identity.Workload, Expires: time.Now().Add(life),
+	})
+	if err != nil {
+		k.tb.Error(err)
+	}
+	return key
+}
+
+func (k *keyring) revoke(key apikey.Key) {
+	k.tb.Helper()
+	if _, err := apikey.Revoke(k.file, key.ID(), time.Now()); err != nil {
+		k.tb.Error(err)
+	}
+}
+
+// taken makes a gateway take the keys besides tokens.
+func (k *keyring) taken(c *Config) {
+	c.Live.Identity.Request = append([]identity.Authenticator{k.store.Authenticate}, c.Live.Identity.Request...)
+}
+
+func TestAnAPIKeyIsACallerUntilItIsRevoked(t *testing.T) {
+	keys := newKeyring(t)
+	s := serve(t, keys.taken)
+	key := keys.make("acme", time.Hour)
+	for _, header := range [][]string{{"Authorization", "Bearer " + key.Secret()}, {"X-Api-Key", key.Secret()}} {
+		a := s.post("", chat(s.newMark()), header...)
+		s.want(a, http.StatusOK, "")
+		d, _ := s.lone(a)
+		if c := d.Caller; c.Method != "api_key" || c.Tenant != "acme" || c.Kind != "workload" || c.Issuer != apikey.Issuer || len(c.CredFP) != 64 {
+			t.Errorf("the record's caller is %+v", c)
+		}
+	}
+	mark := s.newMark()
+	keys.revoke(key)
+	s.want(s.post("", chat(mark), "X-Api-Key", key.Secret()), http.StatusUnauthorized, "bad_credential")
+	s.unreached(mark)
+}
+
+func TestAnAPIKeyThatDisagreesWithAnotherCredentialIsRefused(t *testing.T) {
+	keys := newKeyring(t)
+	s := serve(t, keys.taken)
+	ours, theirs := keys.make("acme", time.Hour).Secret(), keys.make("globex", time.Hour).Secret()
+	batch, err := s.source(t.Context(), "/tenant/acme/batch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		claim  string
+		own    *workload.Source // shown as client certificate
+		header []string
+		status int
+		code   string
+	}{
+		{"the same key twice is one", nil, []string{"Authorization", "Bearer " + ours, "X-Api-Key", ours}, http.StatusOK, ""},
+		{"two keys", nil, []string{"Authorization", "Bearer " + ours, "X-Api-Key", theirs}, http.StatusUnauthorized, "bad_credential"},
+		{"a token and a key, even of one tenant", nil, []string{"Authorization", "Bearer " + s.tokens["acme"], "X-Api-Key", ours}, http.StatusUnauthorized, "bad_credential"},
+		{"a client certificate and a key of one tenant", batch, []string{"X-Api-Key", ours}, http.StatusOK, ""},
+		{"a client certificate and a key of another", batch, []string{"X-Api-Key", theirs}, http.StatusUnauthorized, "bad_credential"},
+		{"a client certificate and a bad key", batch, []string{"X-Api-Key", ours[:len(ours)-1] + "!"}, http.StatusUnauthorized, "bad_credential"},
+		{"a key as another scheme's token", nil, []string{"Authorization", "DPoP " + ours}, http.StatusUnauthorized, "bad_credential"},
+	} {
+		client := s.client
+		if c.own != nil {
+			client = s.clientAs(c.own)
+		}
+		mark := s.newMark()
+		as := *s
+		as.client = client
+		a := as.post("", chat(mark), c.header...)
+		if a.status != c.status || a.code() != c.code {
+			t.Errorf("%s: got %d %s", c.claim, a.status, a.body)
+		}
+		if c.status != http.StatusOK {
+			s.unreached(mark)
+		}
+	}
+}
+
+// impatient is the policy that ships, with acme asked about every second.
+func impatient(t *testing.T) func(*Config) {
+	t.Helper()
+	demo, err := policies.Demo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "sallyport/tenants/data.json"
+	data, err := fs.ReadFile(demo, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const before, after = `"reauthorize_s": 300`, `"reauthorize_s": 1`
+	if !bytes.Contains(data, []byte(before)) {
+		t.Fatalf("%s does not say %s", path, before)
+	}
+	engine, err := loadPolicy(t.Context(), fstest.MapFS{path: {Data: bytes.ReplaceAll(data, []byte(before), []byte(after))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(c *Config) { c.Policy = engine }
+}
+
+// trickle streams until the gateway leaves, or for at most d.
+func trickle(d time.Duration) act {
+	return func(w http.ResponseWriter, r *http.Request, _ call, _ func()) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for end := time.Now().Add(d); time.Now().Before(end); {
+			fmt.Fprint(w, `data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"small","choices":[{"index":0,"delta":{"content":"la "}}]}`+"\n\n")
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+		fmt.Fprint(w, `data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"small","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
+	}
+}
+
+// A stream lasts no longer than the credential that it was begun with.
+func TestAStreamEndsWithItsCredential(t *testing.T) {
+	policy := impatient(t)
+	for _, c := range []struct {
+		claim  string
+		life   time.Duration
+		while  func(*keyring, apikey.Key)
+		reason string // empty: it runs to its end
+	}{
+		{"a key that stays good", time.Hour, func(*keyring, apikey.Key) {}, ""},
+		{"another key revoked", time.Hour, func(k *keyring, _ apikey.Key) { k.revoke(k.make("acme", time.Hour)) }, ""},
+		{"the key revoked", time.Hour, func(k *keyring, key apikey.Key) { k.revoke(key) }, "bad_credential"},
+		{"the key expired", 3 * time.Second, func(*keyring, apikey.Key) {}, "credential_expired"},
+		{"the store broken", time.Hour, func(k *keyring, _ apikey.Key) {
+			if err := os.WriteFile(k.file, []byte("?"), 0o600); err != nil {
+				k.tb.Error(err)
+			}
+		}, "credential_uncheckable"},
+	} {
+		t.Run(c.claim, func(t *testing.T) {
+			t.Parallel()
+			keys := newKeyring(t)
+			s := serve(t, keys.taken, policy)
+			key := keys.make("acme", c.life)
+			mark := s.newMark()
+			s.engine.on(mark, trickle(map[bool]time.Duration{true: 2500 * time.Millisecond, false: 20 * time.Second}[c.reason == ""]))
+			began := time.Now()
+			time.AfterFunc(500*time.Millisecond, func() { c.while(keys, key) })
+			a := s.post("", chat(mark, streamed), "X-Api-Key", key.Secret())
+			if a.status != http.StatusOK {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+			_, outcome := s.lone(a)
+			if done := strings.Contains(a.body, "[DONE]"); done != (c.reason == "") || outcome.Reason != c.reason {
+				t.Errorf("done %v, reason %q, after %v", done, outcome.Reason, time.Since(began))
+			}
+			if c.reason != "" && (time.Since(began) > 8*time.Second || outcome.Status != statusRefused || !strings.Contains(a.body, `"error"`)) {
+				t.Errorf("ended %s after %v, with %s", outcome.Status, time.Since(began), a.body[max(0, len(a.body)-300):])
+			}
+		})
+	}
+}
