@@ -20,10 +20,12 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
-// back carries the answer to the caller and returns how it ended.
-func (x *exchange) back(ctx context.Context, resp *upstream.Response) ended {
+// back carries the answer to the caller, and keeps how it ended.
+func (x *exchange) back(ctx context.Context) error {
+	resp := x.response
 	defer func() { _ = resp.Body.Close() }() // whatever it says, the answer is over
-	end := ended{status: statusOK, http: http.StatusOK, engine: resp.Status, peer: resp.Peer}
+	x.end = ended{status: statusOK, http: http.StatusOK, engine: resp.Status, peer: resp.Peer}
+	end := &x.end
 	a := x.op.Answer(x.request)
 	a.CachedTokens = x.decision.ExposeCachedTokens
 	if x.tokens.basis == basisNative {
@@ -34,7 +36,7 @@ func (x *exchange) back(ctx context.Context, resp *upstream.Response) ended {
 	if x.request.Stream {
 		carry = x.stream
 	}
-	err := carry(ctx, resp, a, &end)
+	err := carry(ctx, resp, a, end)
 	end.usage, end.finish = a.Usage, a.Finish
 	if err != nil {
 		broken := failed(err)
@@ -43,7 +45,7 @@ func (x *exchange) back(ctx context.Context, resp *upstream.Response) ended {
 			end.http = faultOf(err).Status
 		}
 	}
-	return end
+	return err
 }
 
 // whole reads the answer to its end before the caller sees any of it.
@@ -191,7 +193,7 @@ func (x *exchange) gone(err error) error {
 // firstToken notes when the answer began.
 func (x *exchange) firstToken(end *ended) {
 	now := time.Now()
-	end.ttft = now.Sub(x.began)
+	end.ttft, end.first = now.Sub(x.began), now
 	x.reservation.FirstToken(now)
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
@@ -25,6 +26,7 @@ type exchange struct {
 	id    string // decision id
 	began time.Time
 	live  *Live
+	span  trace.Span
 	snap  *policy.Snapshot
 
 	// who
@@ -60,18 +62,40 @@ type exchange struct {
 	stale       bool // policy changed while this attempt was being written down
 	recorded    bool // the log holds how this attempt was decided
 
+	// forward
+	sent     time.Time  // when; zero: nothing was
+	call     trace.Span // until the attempt ends; nil: not traced
+	response *upstream.Response
+
 	// back
 	answer    *wire.Answer // what has been read of it
 	answering bool         // the status line has been sent
+	end       ended
+
+	err error // how the request ended
 }
 
-// begin returns the exchange of a request that nothing is known of.
-func (g *Gateway) begin(w http.ResponseWriter, r *http.Request, op wire.Operation) *exchange {
+// begin returns the exchange of a request that nothing is known of, and the
+// context of its span.
+func (g *Gateway) begin(w http.ResponseWriter, r *http.Request, op wire.Operation) (*exchange, context.Context) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		id = uuid.New() // the random source failed once; version 4 asks it again and panics if it must
 	}
-	return &exchange{g: g, op: op, w: w, r: r, id: id.String(), began: time.Now(), live: g.live.Load(), exclude: make(map[string]routing.Reason)}
+	x := &exchange{g: g, op: op, w: w, r: r, id: id.String(), began: time.Now(), live: g.live.Load(), exclude: make(map[string]routing.Reason)}
+	ctx := x.startSpan(r)
+	g.metrics.begun(ctx, x)
+	return x, ctx
+}
+
+// over counts the request and ends its span.
+func (x *exchange) over(ctx context.Context) {
+	var f *Fault
+	if x.err != nil {
+		f = faultOf(x.err)
+	}
+	x.g.metrics.over(ctx, x, f)
+	x.endSpan(f)
 }
 
 // authenticated reports whether the caller is known.
@@ -93,7 +117,6 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 	if !x.recorded {
 		x.writeRefusal(ctx, f)
 	}
-	x.g.metrics.refused(ctx, f)
 	if f.Code == "internal" {
 		x.g.Logger.Error("request failed inside", "decision_id", x.id, "error", f)
 	}

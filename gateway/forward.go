@@ -50,7 +50,7 @@ func (x *exchange) expired(now time.Time) bool {
 // forward sends the body to the reserved replica, with a ticket that ties these
 // bytes to this decision, and returns once the answer has begun. Nothing of the
 // client's header goes along: the engine needs none of it.
-func (x *exchange) forward(ctx context.Context) (*upstream.Response, error) {
+func (x *exchange) forward(ctx context.Context) error {
 	res := x.reservation
 	signed, err := x.g.Tickets.Sign(ticket.Ticket{
 		ID: x.id, Attempt: x.attempt, N: res.Counter, Op: x.operation(),
@@ -59,8 +59,9 @@ func (x *exchange) forward(ctx context.Context) (*upstream.Response, error) {
 		Body: sha256.Sum256(x.upstream), Exp: time.Now().Add(ticket.Lifetime).Unix(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("sign ticket: %w", err)
+		return fmt.Errorf("sign ticket: %w", err)
 	}
+	x.sent = time.Now()
 	resp, err := x.g.Upstream.Do(ctx, x.replica(), upstream.Request{
 		Method: x.op.Method, Path: x.op.Engine, Body: x.upstream,
 		Header: http.Header{
@@ -71,15 +72,16 @@ func (x *exchange) forward(ctx context.Context) (*upstream.Response, error) {
 		},
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := engineError(resp.Status); err != nil {
 		// The text stays here: it may quote the prompt, or name the engine.
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 		_ = resp.Body.Close()
-		return nil, fmt.Errorf("%w: status %d", err, resp.Status)
+		return fmt.Errorf("%w: status %d", err, resp.Status)
 	}
-	return resp, nil
+	x.response = resp
+	return nil
 }
 
 // engineError sorts the engine's status: nil means that an answer follows.

@@ -18,6 +18,8 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/detect"
@@ -41,10 +43,16 @@ type Config struct {
 	Log      audit.Appender
 	Denials  *audit.Denials
 	Meter    metric.MeterProvider
-	Self     audit.Gateway // who we are, for records
-	Region   string        // where we are
-	Ready    func() error  // nil while the process's own identity holds
-	Secret   [32]byte      // seals conversations and pseudonyms; gateways of one fleet share it
+	Tracer   trace.TracerProvider // nil traces nothing
+	Self     audit.Gateway        // who we are, for records
+	Region   string               // where we are
+	Ready    func() error         // nil while the process's own identity holds
+	Secret   [32]byte             // seals conversations and pseudonyms; gateways of one fleet share it
+
+	// TrustTraceparent lets a caller's traceparent be the parent of its
+	// request's span, and so decide whether it is sampled. Otherwise it is
+	// linked.
+	TrustTraceparent bool
 
 	// Durability is the least that any decision is written with, whatever
 	// policy asks for. The zero value is strict.
@@ -79,6 +87,7 @@ type Gateway struct {
 	detect  detect.Scanner
 	convKey conversationKey
 	metrics *metrics
+	tracer  trace.Tracer
 }
 
 // New returns a gateway, or an error that names what is missing.
@@ -107,11 +116,17 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Tracer == nil {
+		cfg.Tracer = noop.NewTracerProvider()
+	}
 	m, err := newMetrics(cfg.Meter)
+	if err == nil {
+		err = watchFleet(cfg.Meter, cfg.Fleet)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	g := &Gateway{Config: cfg, metrics: m}
+	g := &Gateway{Config: cfg, metrics: m, tracer: cfg.Tracer.Tracer(scope)}
 	g.convKey = conversationKey(g.derive("conversation"))
 	return g, g.Swap(cfg.Live)
 }
@@ -135,15 +150,21 @@ func (g *Gateway) Handler() http.Handler {
 	for _, op := range wire.Operations() {
 		r.MethodFunc(op.Method, op.Path, func(w http.ResponseWriter, req *http.Request) {
 			if req.URL.RawPath != "" || req.URL.Path != op.Path {
-				g.turnAway(w, req, wire.OpenAI, errNotFound)
+				g.nowhere(w, req, errNotFound)
 				return
 			}
 			g.serve(w, req, op)
 		})
 	}
-	r.NotFound(func(w http.ResponseWriter, req *http.Request) { g.turnAway(w, req, wire.OpenAI, errNotFound) })
-	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { g.turnAway(w, req, wire.OpenAI, errMethodNotAllowed) })
+	r.NotFound(func(w http.ResponseWriter, req *http.Request) { g.nowhere(w, req, errNotFound) })
+	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { g.nowhere(w, req, errMethodNotAllowed) })
 	return r
+}
+
+// nowhere refuses a request that no route takes.
+func (g *Gateway) nowhere(w http.ResponseWriter, r *http.Request, err error) {
+	g.metrics.answered(r.Context(), "none", "none", faultOf(err))
+	g.turnAway(w, r, wire.OpenAI, err)
 }
 
 // turnAway refuses somebody who was not authenticated. They leave no record of
@@ -151,7 +172,6 @@ func (g *Gateway) Handler() http.Handler {
 func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, shape wire.Shape, err error) {
 	f := faultOf(err)
 	g.Denials.Count(source(r), f.Code)
-	g.metrics.refused(r.Context(), f)
 	if f.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="sallyport"`)
 	}

@@ -49,7 +49,7 @@ func (x *exchange) may(ctx context.Context) error {
 func (x *exchange) ask(ctx context.Context) error {
 	d, ev, err := x.snap.Decide(ctx, x.input)
 	x.decision, x.evaluation = d, ev
-	x.g.metrics.decided(ctx, ev.Elapsed)
+	x.g.metrics.decided(ctx, ev.Elapsed, d.Allow, err)
 	switch {
 	case err != nil:
 		return err

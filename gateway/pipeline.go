@@ -14,9 +14,10 @@ import (
 // serve answers one request. What a step learns is kept in the exchange; each
 // step is a method of it, in a file named after the question it answers.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, op wire.Operation) {
-	x := g.begin(w, r, op)
-	if err := x.run(r.Context()); err != nil {
-		x.refuse(r.Context(), err)
+	x, ctx := g.begin(w, r, op)
+	defer x.over(ctx)
+	if x.err = x.run(ctx); x.err != nil {
+		x.refuse(ctx, x.err)
 	}
 }
 
@@ -25,33 +26,33 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, op wire.Operatio
 func (x *exchange) run(ctx context.Context) error {
 	// Who is calling? One snapshot of policy serves the whole request.
 	x.snap = x.g.Policy.Snapshot()
-	if err := x.who(ctx); err != nil {
+	if err := x.step(ctx, "who", x.who); err != nil {
 		return err
 	}
 	// What is this? Read whole, decoded once, classified and labelled.
-	if err := x.what(ctx); err != nil {
+	if err := x.step(ctx, "what", x.what); err != nil {
 		return err
 	}
 	// May they? Rego answers, code narrows the answer.
-	if err := x.may(ctx); err != nil {
+	if err := x.step(ctx, "may", x.may); err != nil {
 		return err
 	}
 	if x.op.Class == policy.Discovery {
-		return x.list(ctx)
+		return x.step(ctx, "list", x.list)
 	}
 	for {
 		// Where? Only permitted, authenticated replicas are candidates.
-		if err := x.where(ctx); err != nil {
+		if err := x.step(ctx, "where", x.where); err != nil {
 			return err
 		}
 		// Written down, durably, before any byte of the prompt leaves. The
 		// replica's connection is made meanwhile.
 		x.g.Upstream.Prepare(ctx, x.replica())
-		if err := x.write(ctx); err != nil {
+		if err := x.step(ctx, "write", x.write); err != nil {
 			return err
 		}
 		// What may have changed while we waited? Then it is a new decision.
-		if err := x.recheck(ctx); err != nil {
+		if err := x.step(ctx, "recheck", x.recheck); err != nil {
 			x.settle(ctx, notForwarded(err).final())
 			x.recorded = !x.stale // what the new policy says is a decision too
 			return err
@@ -60,8 +61,7 @@ func (x *exchange) run(ctx context.Context) error {
 			continue
 		}
 		// Forward, to that replica and no other.
-		resp, err := x.forward(ctx)
-		if err != nil {
+		if err := x.step(ctx, "forward", x.forward); err != nil {
 			if x.again(err) {
 				x.settle(ctx, failed(err))
 				continue
@@ -71,9 +71,9 @@ func (x *exchange) run(ctx context.Context) error {
 		}
 		// Stream back. From the first byte on there is no second attempt. The
 		// outcome is owed even if the caller has gone.
-		end := x.back(ctx, resp)
-		x.settle(ctx, end)
-		return end.err
+		err := x.step(ctx, "back", x.back)
+		x.settle(ctx, x.end)
+		return err
 	}
 }
 

@@ -26,6 +26,7 @@ type ended struct {
 	engine int // status of the engine's answer
 	peer   string
 	ttft   time.Duration
+	first  time.Time // of the answer
 	usage  *wire.Usage
 	finish string
 	err    error
@@ -81,8 +82,10 @@ func (x *exchange) settle(ctx context.Context, e ended) {
 		}
 	}
 	rec.Durability = x.durability()
-	if err := x.append(context.WithoutCancel(ctx), rec); err != nil {
+	x.g.metrics.ended(ctx, x, e)
+	x.endCall(e)
+	err := x.step(context.WithoutCancel(ctx), "settle", func(ctx context.Context) error { return x.append(ctx, rec) })
+	if err != nil {
 		x.g.Logger.Error("outcome not recorded", "decision_id", x.id, "error", err)
 	}
-	x.g.metrics.ended(ctx, x, e)
 }

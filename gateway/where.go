@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"net/http"
+	"time"
 
 	"github.com/sallyport-ai/sallyport/routing"
 	"github.com/sallyport-ai/sallyport/routing/fleet"
@@ -13,7 +14,7 @@ import (
 // where picks a replica among the permitted pools and reserves room on it.
 func (x *exchange) where(ctx context.Context) error {
 	x.attempt = x.decided + 1
-	x.recorded, x.stale, x.reservation = false, false, nil
+	x.recorded, x.stale, x.reservation, x.sent = false, false, nil, time.Time{}
 	res, err := x.g.Fleet.Reserve(ctx, fleet.Request{
 		Pools:        x.decision.Pools,
 		Model:        x.model.Served,
@@ -34,6 +35,7 @@ func (x *exchange) where(ctx context.Context) error {
 		return err
 	}
 	x.reservation = res
+	x.g.metrics.placed(ctx, x)
 	if x.reason == "" && res.HolderDown {
 		x.reason = string(routing.HolderDown)
 	}
@@ -89,7 +91,7 @@ func (x *exchange) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := x.write(ctx); err != nil {
+	if err := x.step(ctx, "write", x.write); err != nil {
 		return err
 	}
 	end := ended{status: statusOK, http: http.StatusOK}

@@ -59,7 +59,8 @@ func (x *exchange) writeRefusal(ctx context.Context, f *Fault) {
 	if f.Err != nil {
 		rec.Detail = detail(f)
 	}
-	if err := x.append(context.WithoutCancel(ctx), rec); err != nil {
+	err := x.step(context.WithoutCancel(ctx), "write", func(ctx context.Context) error { return x.append(ctx, rec) })
+	if err != nil {
 		x.g.Logger.Error("refusal not recorded", "decision_id", x.id, "reason", f.Reason, "error", err)
 	}
 }
@@ -80,7 +81,7 @@ func (x *exchange) append(ctx context.Context, rec *audit.Record) error {
 	defer cancel()
 	began := time.Now()
 	_, err := x.g.Log.Append(ctx, rec)
-	x.g.metrics.appended(ctx, time.Since(began), err)
+	x.g.metrics.appended(ctx, rec.Kind, time.Since(began), err)
 	switch {
 	case err == nil:
 		return nil

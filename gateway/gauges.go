@@ -1,0 +1,89 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/sallyport-ai/sallyport/routing/fleet"
+)
+
+// watchFleet registers the gauges of replicas, which are read from the fleet
+// whenever somebody looks. A replica is named by its SPIFFE ID, or by its
+// address until it has proven one; configuration bounds how many there are.
+func watchFleet(provider metric.MeterProvider, f *fleet.Fleet) error {
+	m := provider.Meter(scope)
+	var all []metric.Observable
+	var err error
+	gauge := func(name, unit, what string) metric.Int64ObservableGauge {
+		g, e := m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(what))
+		if e != nil && err == nil {
+			err = e
+		}
+		all = append(all, g)
+		return g
+	}
+	ratio := func(name, unit, what string) metric.Float64ObservableGauge {
+		g, e := m.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(what))
+		if e != nil && err == nil {
+			err = e
+		}
+		all = append(all, g)
+		return g
+	}
+	var (
+		state      = gauge("sallyport.replica.state", "", "1 for the state that the replica is in: ready, or why it takes no requests.")
+		stream     = gauge("sallyport.replica.stream", "", "1 for the state of the replica's residency stream.")
+		indexed    = gauge("sallyport.replica.blocks.indexed", "{block}", "Prompt blocks that the index knows to be on the replica.")
+		used       = gauge("sallyport.replica.blocks.used", "{block}", "KV blocks in use, as the engine reports.")
+		total      = gauge("sallyport.replica.blocks.total", "{block}", "KV blocks that the engine has.")
+		running    = gauge("sallyport.replica.running", "{request}", "Requests that the replica works on.")
+		waiting    = gauge("sallyport.replica.waiting", "{token}", "Prompt tokens that wait for their prefill.")
+		prefill    = gauge("sallyport.replica.prefill.rate", "{token}/s", "How fast the replica prefills, as measured.")
+		confidence = ratio("sallyport.replica.confidence", "1", "How far predictions of cached tokens are believed, 0 to 1.")
+		lag        = ratio("sallyport.replica.event.lag", "s", "How far the replica's cache events are behind.")
+		memory     = gauge("sallyport.index.memory", "By", "Memory that the residency index has allocated.")
+	)
+	if err != nil {
+		return fmt.Errorf("make gauges: %w", err)
+	}
+	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		o.ObserveInt64(memory, f.IndexBytes())
+		for _, s := range f.Replicas() {
+			who := named(s)
+			is := func(key, value string) metric.ObserveOption {
+				return metric.WithAttributes(append(who[:len(who):len(who)], attribute.String(key, value))...)
+			}
+			of := metric.WithAttributes(who...)
+			now := string(s.Excluded)
+			if now == "" {
+				now = "ready"
+			}
+			o.ObserveInt64(state, 1, is("state", now))
+			o.ObserveInt64(stream, 1, is("state", s.Stream.String()))
+			o.ObserveInt64(indexed, int64(s.Blocks), of)
+			o.ObserveInt64(used, s.KVUsed, of)
+			o.ObserveInt64(total, s.KVTotal, of)
+			o.ObserveInt64(running, s.Running, of)
+			o.ObserveInt64(waiting, s.Waiting, of)
+			o.ObserveInt64(prefill, s.PrefillPS, of)
+			o.ObserveFloat64(confidence, float64(s.Confidence)/1000, of)
+			o.ObserveFloat64(lag, float64(s.LagMS)/1000, of)
+		}
+		return nil
+	}, all...)
+	if err != nil {
+		return fmt.Errorf("watch the fleet: %w", err)
+	}
+	return nil
+}
+
+func named(s fleet.Status) []attribute.KeyValue {
+	id := s.ID
+	if id == "" {
+		id = s.Target.Address
+	}
+	return []attribute.KeyValue{attribute.String("pool", s.Target.Pool), attribute.String("replica", id)}
+}
