@@ -44,7 +44,10 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 	return errors.Join(group.Wait(), p.close())
 }
 
+// drain stops taking requests and lets those there are end: first it says that
+// it is not ready, then the public listener closes, last the admin listener.
 func (p *gatewayProcess) drain(ctx context.Context) error {
+	p.draining.Store(true)
 	ctx, cancel := context.WithTimeout(ctx, drainTime)
 	defer cancel()
 	var errs []error
@@ -54,6 +57,14 @@ func (p *gatewayProcess) drain(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ready says why traffic should not come here, or nil.
+func (p *gatewayProcess) ready() error {
+	if p.draining.Load() {
+		return errors.New("draining")
+	}
+	return errors.Join(p.source.Ready(), p.live.Load().ready(), p.log.Err())
 }
 
 func ignoreCancelled(err error) error {

@@ -54,6 +54,7 @@ type gatewayProcess struct {
 	public   net.Listener
 	admin    net.Listener // nil: none
 	servers  []*http.Server
+	draining atomic.Bool
 	denials  *audit.Denials
 	logger   *slog.Logger
 	closers  []func() error
@@ -149,7 +150,7 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	p.gateway, err = gateway.New(gateway.Config{
 		Live: first.Live, Policy: rules, Fleet: p.fleet, Upstream: p.upstream, Tickets: signer,
 		Log: p.log, Denials: p.denials, Meter: meters, Self: self, Region: cfg.Region,
-		Ready:      func() error { return errors.Join(source.Ready(), p.live.Load().ready(), p.log.Err()) },
+		Ready:      p.ready,
 		Secret:     secret,
 		Durability: audit.Durability(cfg.Audit.Mode),
 		Logger:     logger,
