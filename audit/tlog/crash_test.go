@@ -180,8 +180,7 @@ func crashedLog(t *testing.T, key *Key, n int) (dir string, rs []*audit.Record) 
 	l := mustOpen(t, cfg)
 	mustAppend(t, l, decision(0))
 	// While one sync waits, the others gather into a batch.
-	stall := make(chan struct{})
-	d.set(func() { d.stall = stall })
+	release := d.hang(t)
 	errs := make(chan error, n+1)
 	add := func(i int) {
 		go func() {
@@ -205,8 +204,7 @@ func crashedLog(t *testing.T, key *Key, n int) (dir string, rs []*audit.Record) 
 	for i := range n {
 		add(2 + i)
 	}
-	d.set(func() { d.stall = nil })
-	close(stall)
+	release()
 	for range n + 1 {
 		if err := <-errs; err != nil {
 			t.Fatal(err)

@@ -33,7 +33,7 @@ type batch struct {
 // segmentReader reads the batches of one segment file. It checks each frame's
 // CRC, sequence and chain; roots and signatures are for its caller.
 type segmentReader struct {
-	file   *os.File
+	file   readCloserAt
 	in     *bufio.Reader
 	header header
 	pos    position
@@ -58,8 +58,18 @@ func openSegmentAt(dir string, at position) (*segmentReader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open segment: %w", err)
 	}
-	in := bufio.NewReaderSize(io.NewSectionReader(f, at.offset, math.MaxInt64-at.offset), 1<<17)
-	return &segmentReader{file: f, in: in, pos: at}, nil
+	return newSegmentReader(f, at), nil
+}
+
+func newSegmentReader(file readCloserAt, at position) *segmentReader {
+	in := bufio.NewReaderSize(io.NewSectionReader(file, at.offset, math.MaxInt64-at.offset), 1<<17)
+	return &segmentReader{file: file, in: in, pos: at}
+}
+
+// readCloserAt is a segment open for reading.
+type readCloserAt interface {
+	io.ReaderAt
+	io.Closer
 }
 
 // Close closes the file.

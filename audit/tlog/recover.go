@@ -1,6 +1,7 @@
 package tlog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -65,6 +66,11 @@ func (rec *recovered) dropUnsigned(dir string, segs []int, key *Key) ([]int, err
 		if signed, err := signedBeyond(dir, number, 0); err != nil || signed {
 			return nil, errors.Join(fmt.Errorf("log in %s is left untouched: %w", dir, fault), err)
 		}
+		n, err := bytesFrom(dir, number, 0)
+		if err != nil {
+			return nil, err
+		}
+		rec.torn += n
 		rec.drop = append(rec.drop, number)
 		segs = segs[:len(segs)-1]
 	}
@@ -140,7 +146,7 @@ func (rec *recovered) replay(dir string, segs []int, key *Key, held []checkpoint
 	if last != nil {
 		rec.state.chain = last.after.chain
 	}
-	rec.clean = rec.clean && rec.torn == 0 && len(rec.drop) == 0
+	rec.clean = rec.clean && rec.torn == 0
 	rec.open = open.list()
 	return nil
 }
@@ -153,12 +159,22 @@ func (rec *recovered) tear(dir string, last *batch, err error) error {
 	if !errors.As(err, &fault) || !fault.torn || last == nil || fault.Segment != last.at.segment {
 		return err
 	}
-	info, statErr := os.Stat(segmentPath(dir, last.at.segment))
-	if statErr != nil {
-		return fmt.Errorf("measure torn segment: %w", statErr)
+	n, readErr := bytesFrom(dir, last.at.segment, last.after.offset)
+	if readErr != nil {
+		return readErr
 	}
-	rec.torn = info.Size() - last.after.offset
+	rec.torn += n
 	return nil
+}
+
+// bytesFrom counts the bytes of a segment from an offset to its last that is
+// not zero.
+func bytesFrom(dir string, number int, offset int64) (int64, error) {
+	data, err := os.ReadFile(segmentPath(dir, number))
+	if err != nil {
+		return 0, fmt.Errorf("measure torn segment: %w", err)
+	}
+	return int64(len(bytes.TrimRight(data[offset:], "\x00"))), nil
 }
 
 // apply cuts what recovery found to be unfinished, and makes durable what it
