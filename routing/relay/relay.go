@@ -57,6 +57,7 @@ type Relay struct {
 	epochEnd chan struct{} // closed when info is replaced
 
 	stopping atomic.Bool
+	unused   unused
 }
 
 // New checks the configuration and binds the addresses. The caller must call
@@ -174,7 +175,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	front := newFront(r.lis, r.tls, r.log)
 	web := &http.Server{
 		Handler: http.HandlerFunc(r.forward), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
+		ErrorLog:  slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
+		ConnState: r.unused.note,
 	}
 	rpc := grpc.NewServer(
 		grpc.Creds(handshaken{}), grpc.MaxRecvMsgSize(maxFrame), grpc.MaxConcurrentStreams(64),
@@ -226,6 +228,7 @@ func (r *Relay) stop(ctx context.Context, front *front, web *http.Server, rpc *g
 	defer cancel()
 	front.close()
 	r.setInfo(nil) // ends every Watch
+	r.unused.close()
 	if err := web.Shutdown(grace); err != nil {
 		_ = web.Close() // what did not end in time is cut
 	}
