@@ -111,3 +111,18 @@ audit: {dir: a, key_file: none, mode: fast}
 		}
 	}
 }
+
+func TestAPIKeysNeedBothTheirFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	for text, want := range map[string]string{
+		"identity: {api_keys: {file: none}}":        "identity.api_keys.pepper_file: required",
+		"identity: {api_keys: {pepper_file: none}}": "identity.api_keys.file: required",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadGateway(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: no %q in:\n%v", text, want, err)
+		}
+	}
+}
