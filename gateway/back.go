@@ -85,18 +85,18 @@ func (x *exchange) stream(ctx context.Context, resp *upstream.Response, a *wire.
 	f := wire.NewFramer(resp.Body, 0)
 	for {
 		ev, err := f.Next()
+		if ev.Open {
+			_, err = f.Next() // what cut the event off
+		}
 		switch {
+		case a.Done:
+			return nil // whatever comes after its end, the answer is whole
 		case errors.Is(err, io.EOF):
-			if err := a.End(); err != nil {
-				return fmt.Errorf("%w: %w", errAnswer, err)
-			}
-			return nil
+			return fmt.Errorf("%w: %w", errAnswer, a.End())
 		case context.Cause(ctx) != nil:
 			return x.gone(context.Cause(ctx))
 		case err != nil:
 			return x.gone(err)
-		case ev.Open:
-			return fmt.Errorf("%w: %w", errAnswer, wire.ErrTruncated)
 		}
 		if err := x.pass(ev, a, end); err != nil {
 			return err
