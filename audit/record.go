@@ -215,6 +215,7 @@ type Placement struct {
 	EventLagMS      int64          `json:"event_lag_ms"`
 	ChosenBecause   string         `json:"chosen_because"`
 	Candidates      []Candidate    `json:"candidates,omitempty"`
+	Omitted         int            `json:"omitted,omitempty"` // dearer candidates that the record has no room for
 	Excluded        map[string]int `json:"excluded,omitempty"` // reason to count
 	Considered      int            `json:"considered"`
 }

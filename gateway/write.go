@@ -1,17 +1,20 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/classify"
 	"github.com/sallyport-ai/sallyport/policy"
+	"github.com/sallyport-ai/sallyport/routing"
 )
 
 // Status of a decision record.
@@ -167,6 +170,29 @@ func (x *exchange) promptMAC() string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
+// maxCandidates bounds the candidates in a record: a leaf of the log has at most
+// 64 KiB.
+const maxCandidates = 96
+
+// recordable is the candidates that a record has room for: all, or the chosen
+// one and the cheapest.
+func recordable(p routing.Placement) []routing.Scored {
+	if len(p.Candidates) <= maxCandidates {
+		return p.Candidates
+	}
+	kept := slices.Clone(p.Candidates)
+	slices.SortStableFunc(kept, func(a, b routing.Scored) int {
+		switch {
+		case a.ID == p.ID:
+			return -1
+		case b.ID == p.ID:
+			return 1
+		}
+		return cmp.Compare(a.CostNS, b.CostNS)
+	})
+	return kept[:maxCandidates]
+}
+
 // placement is the choice of replica with the inputs it was made from.
 func (x *exchange) placement() *audit.Placement {
 	if x.reservation == nil {
@@ -183,7 +209,9 @@ func (x *exchange) placement() *audit.Placement {
 	for reason, n := range p.Excluded {
 		out.Excluded[string(reason)] = n
 	}
-	for _, c := range p.Candidates {
+	kept := recordable(p)
+	out.Omitted = len(p.Candidates) - len(kept)
+	for _, c := range kept {
 		out.Candidates = append(out.Candidates, audit.Candidate{
 			Replica: c.ID, Depth: c.Depth, Overlay: c.Overlay, Confidence: c.Confidence, Stream: c.Stream.String(),
 			Waiting: c.WaitingTokens, PrefillPS: c.PrefillPS, DecodeNS: c.DecodeNS,

@@ -103,6 +103,9 @@ func (p *parser) addTool(tool Tool) error {
 	if !isToolName(tool.Name) {
 		return invalid("tools.name", "each tool needs a name of at most 128 letters, digits and _ - . : /")
 	}
+	if len(p.req.Tools) == maxTools {
+		return invalid("tools", "at most 128 tools are taken")
+	}
 	p.req.Tools = append(p.req.Tools, tool)
 	return nil
 }
@@ -117,7 +120,12 @@ func isToolName(name string) bool {
 	return name != "" && len(name) <= maxToolName
 }
 
-const maxToolName = 128
+// Bounds on tools: their names are in the policy input, and that is in the
+// record, a leaf of which has at most 64 KiB.
+const (
+	maxToolName = 128
+	maxTools    = 128
+)
 
 // toolChoice also reads function_call, the older form.
 func (p *parser) toolChoice(name string) error {
