@@ -30,6 +30,8 @@ type peer struct {
 	busy  atomic.Int64 // exchanges that run
 	spare chan *conn   // made ahead of time, at most one
 	ahead atomic.Bool  // one is being made
+
+	closed atomic.Bool // nothing may be kept any more
 }
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
@@ -99,11 +101,19 @@ func (p *peer) prepare(ctx context.Context) {
 		default:
 			_ = c.Close() // somebody else's is already waiting
 		}
+		if p.closed.Load() {
+			p.dropSpare()
+		}
 	}()
 }
 
 func (p *peer) close() {
+	p.closed.Store(true)
 	p.transport.CloseIdleConnections()
+	p.dropSpare()
+}
+
+func (p *peer) dropSpare() {
 	select {
 	case c := <-p.spare:
 		_ = c.Close()

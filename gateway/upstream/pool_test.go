@@ -190,6 +190,26 @@ func TestRetainForgetsReplicasThatAreGone(t *testing.T) {
 	}
 }
 
+// A connection that is being made while its replica is forgotten belongs to
+// nobody.
+func TestAPreparationThatComesTooLateIsDropped(t *testing.T) {
+	w := newWorld(t)
+	c := w.client(t, Config{})
+	s := serve(t, w.r0, anyone(), answer("ok"))
+	for range 20 {
+		p, err := c.peer(s.Replica)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Prepare(t.Context(), s.Replica)
+		c.Close()
+		eventually(t, "the preparation to end", func() bool { return !p.ahead.Load() })
+		if n := p.open.Load(); n != 0 {
+			t.Fatalf("%d connections are left open", n)
+		}
+	}
+}
+
 func TestNewNeedsAnIdentity(t *testing.T) {
 	if _, err := New(Config{}); err == nil {
 		t.Fatal("a client without an identity was made")
