@@ -22,16 +22,17 @@ import (
 
 // gatewayConfig is the file of `sallyport serve`. Paths are relative to it.
 type gatewayConfig struct {
-	Environment string         `yaml:"environment"` // demo or production
-	Listen      listenConfig   `yaml:"listen"`
-	Admin       adminConfig    `yaml:"admin"`
-	Region      string         `yaml:"region"`
-	Identity    identityConfig `yaml:"identity"`
-	Policy      policyConfig   `yaml:"policy"`
-	Models      []modelConfig  `yaml:"models"`
-	Pools       []poolConfig   `yaml:"pools"`
-	Audit       auditConfig    `yaml:"audit"`
-	Limits      limitsConfig   `yaml:"limits"`
+	Environment string          `yaml:"environment"` // demo or production
+	Listen      listenConfig    `yaml:"listen"`
+	Admin       adminConfig     `yaml:"admin"`
+	Region      string          `yaml:"region"`
+	Identity    identityConfig  `yaml:"identity"`
+	Policy      policyConfig    `yaml:"policy"`
+	Models      []modelConfig   `yaml:"models"`
+	Pools       []poolConfig    `yaml:"pools"`
+	Audit       auditConfig     `yaml:"audit"`
+	Limits      limitsConfig    `yaml:"limits"`
+	Telemetry   telemetryConfig `yaml:"telemetry"`
 
 	path   string // of the file
 	digest string // its SHA-256, hex
@@ -202,7 +203,7 @@ func (c *gatewayConfig) resolve(dir string) {
 	paths := []*string{
 		&c.Listen.CertFile, &c.Listen.KeyFile, &c.Identity.SecretFile,
 		&c.Identity.APIKeys.File, &c.Identity.APIKeys.PepperFile, &c.Policy.Bundle, &c.Policy.VerifyKeyFile,
-		&c.Policy.Shadow, &c.Audit.Dir, &c.Audit.Dir2, &c.Audit.KeyFile,
+		&c.Policy.Shadow, &c.Audit.Dir, &c.Audit.Dir2, &c.Audit.KeyFile, &c.Telemetry.CAFile,
 	}
 	for i := range c.Identity.Issuers {
 		paths = append(paths, &c.Identity.Issuers[i].JWKSFile)
@@ -261,6 +262,7 @@ func (c *gatewayConfig) check(k checker) {
 		k.path(fmt.Sprintf("models[%d].dir", i), m.Dir)
 	}
 	c.checkPools(k)
+	c.Telemetry.check(k, c.Environment)
 	k.required("audit.dir", c.Audit.Dir)
 	k.file("audit.key_file", c.Audit.KeyFile)
 	k.oneOf("audit.mode", c.Audit.Mode, "", "strict", "strict-2", "bounded")

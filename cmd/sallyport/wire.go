@@ -16,11 +16,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
-	"go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
@@ -128,13 +124,11 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	p.onClose(func() error { p.upstream.Close(); return nil })
 
 	// How it is watched.
-	registry := prometheus.NewRegistry()
-	exporter, err := otelprom.New(otelprom.WithRegisterer(registry))
+	watched, err := newTelemetry(ctx, cfg.Telemetry, key.Name(), logger)
 	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
+		return nil, err
 	}
-	meters := metric.NewMeterProvider(metric.WithReader(exporter))
-	p.onClose(func() error { return meters.Shutdown(context.WithoutCancel(ctx)) })
+	p.onClose(watched.close)
 
 	secret, err := sharedSecret(cfg.Identity.SecretFile)
 	if err != nil {
@@ -149,16 +143,19 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	p.onClose(func() error { p.live.Load().close(); return nil })
 	p.gateway, err = gateway.New(gateway.Config{
 		Live: first.Live, Policy: rules, Fleet: p.fleet, Upstream: p.upstream, Tickets: signer,
-		Log: p.log, Denials: p.denials, Meter: meters, Self: self, Region: cfg.Region,
+		Log: p.log, Denials: p.denials, Meter: watched.meters, Tracer: watched.spans, Self: self, Region: cfg.Region,
 		Ready:      p.ready,
-		Secret:     secret,
+		Secret:     secret, TrustTraceparent: cfg.Telemetry.TrustTraceparent,
 		Durability: audit.Durability(cfg.Audit.Mode),
 		Logger:     logger,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return p, p.listen(cfg, source, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	if err := p.watchProcess(watched.meters); err != nil {
+		return nil, err
+	}
+	return p, p.listen(cfg, source, watched.page)
 }
 
 // live is what a reload replaces, with what it must close afterwards.

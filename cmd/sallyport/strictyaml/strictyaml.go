@@ -202,6 +202,8 @@ func kindName(k reflect.Kind) string {
 		return "true or false"
 	case reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint32, reflect.Uint64:
 		return "a whole number"
+	case reflect.Float64:
+		return "a number"
 	default:
 		return "a " + k.String()
 	}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+const meterScope = "github.com/sallyport-ai/sallyport/cmd/sallyport"
+
+// watchProcess registers the gauges of what the process lives on: its identity,
+// its issuers' keys and its log.
+func (p *gatewayProcess) watchProcess(meters metric.MeterProvider) error {
+	m := meters.Meter(meterScope)
+	published := filepath.Join(p.cfg.Audit.Dir, "checkpoint")
+	var all []metric.Observable
+	var first error
+	keep := func(o metric.Observable, err error) {
+		all = append(all, o)
+		if first == nil {
+			first = err
+		}
+	}
+	seconds := func(name, what string) metric.Float64ObservableGauge {
+		g, err := m.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(what))
+		keep(g, err)
+		return g
+	}
+	flag := func(name, what string) metric.Int64ObservableGauge {
+		g, err := m.Int64ObservableGauge(name, metric.WithDescription(what))
+		keep(g, err)
+		return g
+	}
+	var (
+		identity   = seconds("sallyport.identity.remaining", "How long our own SVID is still good for; 0: expired.")
+		keys       = seconds("sallyport.identity.keys.age", "Time since the issuer's keys were confirmed.")
+		checkpoint = seconds("sallyport.audit.checkpoint.age", "Time since the log's checkpoint was published; an idle log publishes each minute.")
+		halted     = flag("sallyport.audit.halted", "1 if the log takes no records, so that nothing is forwarded.")
+		info       = flag("sallyport.build", "1, for the program that runs.")
+		policy     = flag("sallyport.policy", "1, for the policy that is active.")
+	)
+	records, err := m.Int64ObservableCounter("sallyport.audit.records", metric.WithUnit("{record}"),
+		metric.WithDescription("Records in the log, from its beginning."))
+	keep(records, err)
+	if first != nil {
+		return fmt.Errorf("make gauges: %w", first)
+	}
+	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		o.ObserveFloat64(identity, p.source.Remaining().Seconds())
+		for issuer, age := range p.live.Load().tokens.KeyAge() {
+			o.ObserveFloat64(keys, age.Seconds(), metric.WithAttributes(attribute.String("issuer", issuer)))
+		}
+		if st, err := os.Stat(published); err == nil {
+			o.ObserveFloat64(checkpoint, time.Since(st.ModTime()).Seconds())
+		}
+		stopped := int64(0)
+		if p.log.Err() != nil {
+			stopped = 1
+		}
+		o.ObserveInt64(halted, stopped)
+		o.ObserveInt64(records, int64(p.log.Head().Size))
+		o.ObserveInt64(info, 1, metric.WithAttributes(attribute.String("version", build()), attribute.String("go", runtime.Version())))
+		snap := p.policy.Snapshot()
+		o.ObserveInt64(policy, 1, metric.WithAttributes(attribute.String("revision", snap.Revision()), attribute.String("digest", snap.Digest())))
+		return nil
+	}, all...)
+	if err != nil {
+		return fmt.Errorf("watch the process: %w", err)
+	}
+	return nil
+}
