@@ -35,6 +35,7 @@ func (x *exchange) recheck(ctx context.Context) error {
 		return errPolicyMoved
 	}
 	x.snap, x.stale, x.reason = now, true, faultOf(errPolicyMoved).Reason
+	x.model, _ = now.Model(x.request.Model) // its name may mean another model now
 	if err := x.resolve(); err != nil {
 		return err
 	}
@@ -52,10 +53,11 @@ func (x *exchange) expired(now time.Time) bool {
 // client's header goes along: the engine needs none of it.
 func (x *exchange) forward(ctx context.Context) error {
 	res := x.reservation
+	model, adapter := x.served()
 	signed, err := x.g.Tickets.Sign(ticket.Ticket{
 		ID: x.id, Attempt: x.attempt, N: res.Counter, Op: x.operation(),
 		Audience: res.Replica.ID, Epoch: res.Replica.Epoch, Pool: res.Replica.Pool,
-		Model: x.model.Served, Domain: x.domain,
+		Model: model, Adapter: adapter, Domain: x.domain,
 		Body: sha256.Sum256(x.upstream), Exp: time.Now().Add(ticket.Lifetime).Unix(),
 	})
 	if err != nil {

@@ -268,7 +268,7 @@ func (w *world) startReplica(ctx context.Context, pool, name string) error {
 	}
 	events := "ipc://" + filepath.Join(w.dir, pool+name)
 	engine, err := sim.New(sim.Config{
-		Listen: "127.0.0.1:0", Model: "small", Prompt: w.model, Blocks: 2048, Timing: fast, Events: events, Replay: events + "r",
+		Listen: "127.0.0.1:0", Model: "small", Adapters: []string{"small-legal-v3"}, Prompt: w.model, Blocks: 2048, Timing: fast, Events: events, Replay: events + "r",
 	})
 	if err != nil {
 		return err

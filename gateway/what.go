@@ -139,11 +139,21 @@ func (x *exchange) weigh() {
 	}
 }
 
+// served names the model as engines do, and the adapter on it where it is one.
+func (x *exchange) served() (model, adapter string) {
+	if x.model.Base == "" {
+		return x.model.Served, ""
+	}
+	base, _ := x.snap.Model(x.model.Base) // the data was checked when it was loaded
+	return base.Served, x.model.Served
+}
+
 // count tokenizes the prompt as the engine will. Where it cannot, the request
 // is not the worse for it: the count is an estimate and placement says so.
 func (x *exchange) count(ctx context.Context) tokens {
 	estimate := tokens{count: (len(x.body) + 3) / 4, basis: basisEstimate}
-	m := x.live.Prompts[x.model.Served]
+	base, _ := x.served()
+	m := x.live.Prompts[base]
 	if m == nil {
 		return estimate
 	}

@@ -15,9 +15,11 @@ import (
 func (x *exchange) where(ctx context.Context) error {
 	x.attempt = x.decided + 1
 	x.recorded, x.stale, x.reservation, x.sent = false, false, nil, time.Time{}
+	model, adapter := x.served()
 	res, err := x.g.Fleet.Reserve(ctx, fleet.Request{
 		Pools:        x.decision.Pools,
-		Model:        x.model.Served,
+		Model:        model,
+		Adapter:      adapter,
 		Domain:       x.domain,
 		Operation:    x.operation(),
 		Tokens:       x.tokens.ids,

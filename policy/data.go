@@ -89,10 +89,12 @@ type Pool struct {
 	Extra    map[string]any `json:"extra"`
 }
 
-// Model is a model that tenants may be granted.
+// Model is a model that tenants may be granted. An adapter is a model of its own,
+// so that it is granted by its own name, to tenants and to pools alike.
 type Model struct {
 	Name          string         `json:"-"`
 	Served        string         `json:"served"` // the name that engines know
+	Base          string         `json:"base"`   // the model that this is a LoRA adapter of; empty: it is none
 	Digest        string         `json:"digest"`
 	ContextWindow int64          `json:"context_window"` // tokens; 0: unknown
 	SafetyProfile string         `json:"safety_profile"`
@@ -165,7 +167,7 @@ func (d Data) check() error {
 		c.pool("pools."+name, d.Pools[name], d)
 	}
 	for _, name := range sortedKeys(d.Models) {
-		c.model("models."+name, d.Models[name])
+		c.model("models."+name, d.Models[name], d)
 	}
 	for _, id := range sortedKeys(d.Exemptions) {
 		c.exemption("exemptions."+id, d.Exemptions[id], d)
@@ -288,9 +290,16 @@ func (c *checker) pool(at string, p Pool, d Data) {
 	c.models(at, p.Models, d)
 }
 
-func (c *checker) model(at string, m Model) {
+func (c *checker) model(at string, m Model, d Data) {
 	if m.Served == "" {
 		c.fail(at, "needs served")
+	}
+	switch base, ok := d.Models[m.Base]; {
+	case m.Base == "":
+	case !ok:
+		c.fail(at+".base", "no model %q", m.Base)
+	case base.Base != "":
+		c.fail(at+".base", "%q is an adapter itself", m.Base)
 	}
 	if m.ContextWindow < 0 {
 		c.fail(at+".context_window", "must not be negative")

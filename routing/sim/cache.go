@@ -18,6 +18,7 @@ func (d digest) event() kvevents.Hash { return kvevents.IntHash(binary.BigEndian
 type chain struct {
 	digests []digest
 	salt    string
+	adapter string
 }
 
 // cache is the engine's memory: a fixed number of physical blocks, of which
@@ -63,6 +64,8 @@ func (c *cache) extend(ch *chain, tokens []uint32) {
 			parent = ch.digests[n-1]
 		} else {
 			h.Write([]byte(ch.salt)) // vLLM mixes the salt into the first block alone
+			h.Write([]byte{0})
+			h.Write([]byte(ch.adapter)) // and the adapter into each, which comes to the same
 		}
 		h.Write(parent[:])
 		for _, t := range tokens[n*c.blockSize : (n+1)*c.blockSize] {
@@ -126,14 +129,24 @@ func (c *cache) fill(ch *chain, blocks []int32, tokens []uint32, from, to int) {
 		LoRAID:    kvevents.None,
 		Group:     0,
 		SpecKind:  "full_attention",
+		Adapter:   ch.adapter,
 		Hashes:    make([]kvevents.Hash, 0, to-from),
+	}
+	if ch.adapter != "" {
+		e.LoRAID = 1
+		e.Extra = make([][]kvevents.ExtraKey, to-from)
+		for i := range e.Extra {
+			e.Extra[i] = []kvevents.ExtraKey{{Kind: kvevents.AdapterKey, ID: ch.adapter}}
+		}
 	}
 	if from > 0 {
 		e.Parent = ch.digests[from-1].event()
 	} else if ch.salt != "" {
 		e.Salt = ch.salt
-		e.Extra = make([][]kvevents.ExtraKey, to-from)
-		e.Extra[0] = []kvevents.ExtraKey{{Kind: kvevents.SaltKey, ID: ch.salt}}
+		if e.Extra == nil {
+			e.Extra = make([][]kvevents.ExtraKey, to-from)
+		}
+		e.Extra[0] = append(e.Extra[0], kvevents.ExtraKey{Kind: kvevents.SaltKey, ID: ch.salt})
 	}
 	for i := from; i < to; i++ {
 		b := &c.blocks[blocks[i]]

@@ -41,7 +41,8 @@ func (e *Engine) embed(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, "invalid body")
 		return
 	}
-	if req.Model != e.cfg.Model {
+	adapter, served := e.serves(req.Model)
+	if !served {
 		writeError(w, http.StatusNotFound, fmt.Sprintf("The model `%s` does not exist.", req.Model))
 		return
 	}
@@ -61,7 +62,7 @@ func (e *Engine) embed(w http.ResponseWriter, r *http.Request) {
 			writeError(w, http.StatusBadRequest, fmt.Sprintf("input %d has %d tokens", i, len(prompt)))
 			return
 		}
-		cached, err := e.prefill(r.Context(), prompt, salt)
+		cached, err := e.prefill(r.Context(), &request{prompt: prompt, salt: salt, adapter: adapter})
 		if err != nil {
 			return // the caller has gone
 		}
@@ -88,8 +89,8 @@ func (r *embeddingsRequest) texts() ([]string, error) {
 // prefill computes a prompt and nothing more, and returns how much of it was
 // cached. The scheduler has no sequences without output; this one ends with its
 // first token.
-func (e *Engine) prefill(ctx context.Context, prompt []uint32, salt string) (int, error) {
-	req := &request{prompt: prompt, plan: []uint32{e.end}, limit: 1, salt: salt}
+func (e *Engine) prefill(ctx context.Context, req *request) (int, error) {
+	req.plan, req.limit = []uint32{e.end}, 1
 	seq, next, stop := e.begin(ctx, req)
 	if seq == nil {
 		return 0, context.Cause(ctx)

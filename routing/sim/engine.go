@@ -18,6 +18,7 @@ import (
 type Config struct {
 	Listen      string        // host:port of the HTTP surface
 	Model       string        // served name
+	Adapters    []string      // names of LoRA adapters on it
 	Prompt      *prompt.Model // tokenizer and chat template
 	EndToken    string        // special token that ends an answer; empty means <|im_end|>
 	Blocks      int           // capacity of the cache; 0 means 1024

@@ -34,9 +34,21 @@ func (e *Engine) routes() http.Handler {
 }
 
 func (e *Engine) models(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []any{map[string]any{
+	list := []any{map[string]any{
 		"id": e.cfg.Model, "object": "model", "created": 1700000000, "owned_by": "sim", "max_model_len": e.cfg.MaxModelLen,
-	}}})
+	}}
+	for _, name := range e.cfg.Adapters {
+		list = append(list, map[string]any{"id": name, "object": "model", "created": 1700000000, "owned_by": "sim", "parent": e.cfg.Model})
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
+}
+
+// serves says whether a request's model is here, and by which adapter.
+func (e *Engine) serves(name string) (adapter string, ok bool) {
+	if slices.Contains(e.cfg.Adapters, name) {
+		return name, true
+	}
+	return "", name == e.cfg.Model
 }
 
 func (e *Engine) reset(w http.ResponseWriter, r *http.Request) {
@@ -72,14 +84,15 @@ func (e *Engine) metrics(w http.ResponseWriter, r *http.Request) {
 // request is a decoded request and what will be said to it.
 type request struct {
 	chatRequest
-	chat   bool
-	items  bool // the answer is one of items: that of /v1/responses
-	prompt []uint32
-	call   *toolCall
-	said   string
-	plan   []uint32
-	limit  int
-	salt   string
+	chat    bool
+	items   bool // the answer is one of items: that of /v1/responses
+	prompt  []uint32
+	call    *toolCall
+	said    string
+	plan    []uint32
+	limit   int
+	salt    string
+	adapter string
 }
 
 func (e *Engine) generate(w http.ResponseWriter, r *http.Request) {
@@ -93,7 +106,8 @@ func (e *Engine) generate(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if req.Model != e.cfg.Model {
+	var served bool
+	if req.adapter, served = e.serves(req.Model); !served {
 		writeError(w, http.StatusNotFound, fmt.Sprintf("The model `%s` does not exist.", req.Model))
 		return
 	}
@@ -117,7 +131,7 @@ func (e *Engine) generate(w http.ResponseWriter, r *http.Request) {
 // gone.
 func (e *Engine) begin(ctx context.Context, req *request) (seq *sequence, next func() (emission, error), stop func()) {
 	tokens := make(chan emission, len(req.plan)+1) // the scheduler never waits for a reader
-	seq = &sequence{tokens: slices.Clone(req.prompt), prompt: len(req.prompt), plan: req.plan, limit: req.limit, chain: chain{salt: req.salt}}
+	seq = &sequence{tokens: slices.Clone(req.prompt), prompt: len(req.prompt), plan: req.plan, limit: req.limit, chain: chain{salt: req.salt, adapter: req.adapter}}
 	seq.emit = func(token uint32, last string) { tokens <- emission{token: token, last: last} }
 	if !e.do(ctx, func(s *scheduler) { s.waiting = append(s.waiting, seq) }) {
 		return nil, nil, nil
