@@ -201,7 +201,7 @@ func (x *exchange) firstToken(end *ended) {
 // stops reading must not hold a replica.
 func (x *exchange) patience() {
 	// Where the connection has no deadline to set there is none to miss.
-	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.g.writeTimeout))
 }
 
 // breakOff ends an answer that has begun with what went wrong.

@@ -83,11 +83,12 @@ func (l Live) check() (*Live, error) {
 // Gateway is the ingress. It is safe for concurrent use.
 type Gateway struct {
 	Config
-	live    atomic.Pointer[Live]
-	detect  detect.Scanner
-	convKey conversationKey
-	metrics *metrics
-	tracer  trace.Tracer
+	live         atomic.Pointer[Live]
+	writeTimeout time.Duration // how long a client may leave an event unread
+	detect       detect.Scanner
+	convKey      conversationKey
+	metrics      *metrics
+	tracer       trace.Tracer
 }
 
 // New returns a gateway, or an error that names what is missing.
@@ -126,7 +127,7 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	g := &Gateway{Config: cfg, metrics: m, tracer: cfg.Tracer.Tracer(scope)}
+	g := &Gateway{Config: cfg, writeTimeout: writeTimeout, metrics: m, tracer: cfg.Tracer.Tracer(scope)}
 	g.convKey = conversationKey(g.derive("conversation"))
 	return g, g.Swap(cfg.Live)
 }
