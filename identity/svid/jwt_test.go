@@ -380,6 +380,21 @@ func TestAJWTSVIDIsTakenAsABearerTokenOnly(t *testing.T) {
 	}
 }
 
+func TestWhatIsNoJWTSVIDIsLeftToOthers(t *testing.T) {
+	ours := newParties(t).chain.Request[0]
+	encode := base64.RawURLEncoding.EncodeToString
+	for claim, token := range map[string]string{
+		"an API key":           "sp_0123456789a_x_y",
+		"three parts of noise": "a.b.c",
+		"a JWT of a person":    encode([]byte(`{"alg":"ES256","kid":"k"}`)) + "." + encode([]byte(`{"sub":"alice"}`)) + ".c2ln",
+		"a subject in escapes": encode([]byte(`{"alg":"ES256","kid":"k"}`)) + "." + encode([]byte(`{"sub":"\u0073piffe\u003a//example.org/app"}`)) + ".c2ln",
+	} {
+		if p, err := ours(t.Context(), bearer(token)); !errors.Is(err, identity.ErrNoCredential) || !p.IsZero() {
+			t.Errorf("%s: %+v, %v", claim, p, err)
+		}
+	}
+}
+
 func TestAnIncompleteJWTConfigurationIsRefused(t *testing.T) {
 	good := svid.JWTConfig{Bundles: jwtbundle.NewSet(), Audience: "sallyport", Authorize: workload.AuthorizeDomains(domain)}
 	for claim, breakIt := range map[string]func(*svid.JWTConfig){
