@@ -399,3 +399,20 @@ func TestMessagesCallTools(t *testing.T) {
 		}
 	}
 }
+
+// Anthropic's clients send their credential and their version in headers of
+// their own.
+func TestMessagesTakeTheHeadersOfAnthropicsClients(t *testing.T) {
+	s := serve(t)
+	p := protocols[3]
+	mark := s.newMark()
+	a := s.ask(p, "", p.body(mark), "X-Api-Key", s.tokens["acme"], "Anthropic-Version", "2023-06-01", "Anthropic-Beta", "x")
+	if a.status != http.StatusOK || !strings.HasPrefix(a.body, `{"id":"msg_`) {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	for name := range s.engine.got(mark)[0].header {
+		if strings.HasPrefix(name, "Anthropic") || name == "X-Api-Key" {
+			t.Errorf("the engine got %s", name)
+		}
+	}
+}
