@@ -184,7 +184,7 @@ func content(blocks []block) []byte {
 	case len(blocks) == 0:
 		return []byte(`""`)
 	case len(blocks) == 1 && blocks[0].kind == "text":
-		return quote(string(blocks[0].text))
+		return quote(blocks[0].text)
 	}
 	parts := make([]object, len(blocks))
 	for i, b := range blocks {

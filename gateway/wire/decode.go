@@ -119,8 +119,8 @@ func clip(name string) string {
 }
 
 // quote returns s as a JSON string.
-func quote(s string) []byte {
-	raw, err := jsontext.AppendQuote(nil, s)
+func quote[T ~string | ~[]byte](s T) []byte {
+	raw, err := jsontext.AppendQuote(make([]byte, 0, len(s)+len(s)/16+2), s)
 	if err != nil { // s is not UTF-8: raw holds replacement characters, as for any reader
 		return raw
 	}

@@ -1,19 +1,24 @@
 package wire
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // object is a JSON object being written, without its closing brace.
 type object []byte
 
 // add appends a member; value is JSON.
 func (o *object) add(name string, value []byte) {
+	*o = slices.Grow(*o, len(name)+len(value)+5)
 	if len(*o) == 0 {
 		*o = append(*o, '{')
 	} else {
 		*o = append(*o, ',')
 	}
-	*o = append(*o, quote(name)...)
-	*o = append(*o, ':')
+	*o = append(*o, '"')
+	*o = append(*o, name...) // ours: nothing to escape
+	*o = append(*o, '"', ':')
 	*o = append(*o, value...)
 }
 
@@ -30,12 +35,19 @@ func (o object) end() []byte {
 
 // list returns the JSON array of finished objects.
 func list(objects []object) []byte {
-	out := []byte{'['}
+	size := 2
+	for _, o := range objects {
+		size += len(o) + 2
+	}
+	out := append(make([]byte, 0, size), '[')
 	for i, o := range objects {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		out = append(out, o.end()...)
+		if len(o) == 0 {
+			out = append(out, '{')
+		}
+		out = append(append(out, o...), '}')
 	}
 	return append(out, ']')
 }
