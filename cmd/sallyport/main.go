@@ -75,7 +75,7 @@ func commands() *cobra.Command {
 			DisableDefaultCmd: true,
 		},
 	}
-	root.AddCommand(demoCommand(), serveCommand(), relayCommand(), simCommand(), auditCommand(), keysCommand(), policyCommand(), versionCommand())
+	root.AddCommand(demoCommand(), serveCommand(), relayCommand(), simCommand(), auditCommand(), keysCommand(), eventsCommand(), policyCommand(), versionCommand())
 	return root
 }
 

@@ -18,6 +18,12 @@ type address struct {
 	host    string // as package net wants it; a "*" host or port is still there
 }
 
+// CheckEndpoint says what is wrong with an endpoint.
+func CheckEndpoint(s string) error {
+	_, err := parseEndpoint(s)
+	return err
+}
+
 func parseEndpoint(s string) (address, error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok || rest == "" {
