@@ -122,12 +122,15 @@ func newExporter(ctx context.Context, cfg telemetryConfig, meters metric.MeterPr
 	if to.Path == "" || to.Path == "/" {
 		to.Path = "/v1/traces" // as https://opentelemetry.io/docs/specs/otlp/ has it
 	}
-	roots, err := collectorRoots(cfg.CAFile)
-	if err != nil {
-		return nil, err
+	opts := []otlptracehttp.Option{otlptracehttp.WithEndpointURL(to.String()), otlptracehttp.WithTimeout(5 * time.Second)}
+	if to.Scheme == "https" {
+		roots, err := collectorRoots(cfg.CAFile)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, otlptracehttp.WithTLSClientConfig(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}))
 	}
-	out, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(to.String()), otlptracehttp.WithTimeout(5*time.Second),
-		otlptracehttp.WithTLSClientConfig(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}))
+	out, err := otlptracehttp.New(ctx, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}

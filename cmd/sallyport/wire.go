@@ -144,8 +144,8 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	p.gateway, err = gateway.New(gateway.Config{
 		Live: first.Live, Policy: rules, Fleet: p.fleet, Upstream: p.upstream, Tickets: signer,
 		Log: p.log, Denials: p.denials, Meter: watched.meters, Tracer: watched.spans, Self: self, Region: cfg.Region,
-		Ready:      p.ready,
-		Secret:     secret, TrustTraceparent: cfg.Telemetry.TrustTraceparent,
+		Ready:  p.ready,
+		Secret: secret, TrustTraceparent: cfg.Telemetry.TrustTraceparent,
 		Durability: audit.Durability(cfg.Audit.Mode),
 		Logger:     logger,
 	})

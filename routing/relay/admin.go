@@ -72,29 +72,69 @@ func (r *Relay) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// metrics is the Prometheus page.
+// metrics is the Prometheus page. docs/metrics.md says what each means.
 func (r *Relay) metrics(w http.ResponseWriter, _ *http.Request) {
-	var b strings.Builder
-	sample := func(name, labels string, v any) { fmt.Fprintf(&b, "sallyport_relay_%s{%s} %v\n", name, labels, v) }
-	r.counts.mu.Lock()
-	for _, code := range slices.Sorted(maps.Keys(r.counts.refusals)) {
-		sample("refused_total", fmt.Sprintf("code=%q", code), r.counts.refusals[code])
-	}
-	for _, status := range slices.Sorted(maps.Keys(r.counts.answers)) {
-		sample("answered_total", fmt.Sprintf(`status="%d"`, status), r.counts.answers[status])
-	}
-	sample("subscribers_behind_total", "", r.counts.behind)
-	r.counts.mu.Unlock()
-	for _, s := range r.hub.summaries() {
-		rank := fmt.Sprintf(`rank="%d"`, s.rank)
-		sample("stream_state", rank+fmt.Sprintf(",state=%q", s.state), 1)
-		sample("mirror_gpu_blocks", rank, s.blocks)
-		sample("mirror_orphans", rank, s.adrift)
-		sample("stream_restarts_total", rank, s.restarts)
-		for _, why := range slices.Sorted(maps.Keys(s.skipped)) {
-			sample("events_skipped_total", rank+fmt.Sprintf(",reason=%q", why), s.skipped[why])
+	p := new(metricsPage)
+	r.counts.write(p)
+	streams := r.hub.summaries()
+	each := func(name, kind string, write func(rank string, s summary)) {
+		p.family(name, kind)
+		for _, s := range streams {
+			write(fmt.Sprintf(`rank="%d"`, s.rank), s)
 		}
 	}
-	sample("event_lag_seconds", "", r.hub.eventLag().Seconds())
-	say(w, http.StatusOK, b.String())
+	each("stream_state", "gauge", func(rank string, s summary) { p.sample(rank+fmt.Sprintf(",state=%q", s.state), 1) })
+	each("stream_restarts_total", "counter", func(rank string, s summary) { p.sample(rank, s.restarts) })
+	each("mirror_gpu_blocks", "gauge", func(rank string, s summary) { p.sample(rank, s.blocks) })
+	each("mirror_orphans", "gauge", func(rank string, s summary) { p.sample(rank, s.adrift) })
+	each("events_skipped_total", "counter", func(rank string, s summary) {
+		for _, why := range slices.Sorted(maps.Keys(s.skipped)) {
+			p.sample(rank+fmt.Sprintf(",reason=%q", why), s.skipped[why])
+		}
+	})
+	p.family("event_lag_seconds", "gauge")
+	p.sample("", r.hub.eventLag().Seconds())
+	p.family("identity_remaining_seconds", "gauge")
+	p.sample("", r.cfg.Source.Remaining().Seconds())
+	p.family("isolated_routes", "gauge")
+	routes := 0
+	if in := r.engineInfo(); in != nil {
+		routes = len(in.routes)
+	}
+	p.sample("", routes)
+	say(w, http.StatusOK, p.String())
+}
+
+func (c *counters) write(p *metricsPage) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.family("refused_total", "counter")
+	for _, code := range slices.Sorted(maps.Keys(c.refusals)) {
+		p.sample(fmt.Sprintf("code=%q", code), c.refusals[code])
+	}
+	p.family("answered_total", "counter")
+	for _, status := range slices.Sorted(maps.Keys(c.answers)) {
+		p.sample(fmt.Sprintf(`status="%d"`, status), c.answers[status])
+	}
+	p.family("subscribers_behind_total", "counter")
+	p.sample("", c.behind)
+}
+
+// metricsPage is written in Prometheus' text format, one family after another.
+type metricsPage struct {
+	strings.Builder
+	name string
+}
+
+// family begins one: what follows are its samples.
+func (p *metricsPage) family(name, kind string) {
+	p.name = "sallyport_relay_" + name
+	fmt.Fprintf(p, "# TYPE %s %s\n", p.name, kind)
+}
+
+func (p *metricsPage) sample(labels string, v any) {
+	if labels != "" {
+		labels = "{" + labels + "}"
+	}
+	fmt.Fprintf(p, "%s%s %v\n", p.name, labels, v)
 }

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/test/metricsdoc"
+)
+
+// page is what Prometheus reads.
+func page(t *testing.T, h http.Handler) string {
+	t.Helper()
+	r := httptest.NewRecorder()
+	h.ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return r.Body.String()
+}
+
+// collector counts what it is sent at the OTLP path.
+func collector(t *testing.T, start func(http.Handler) *httptest.Server, answer http.HandlerFunc) (s *httptest.Server, got *atomic.Int64) {
+	t.Helper()
+	got = new(atomic.Int64)
+	s = start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if b, err := io.ReadAll(r.Body); err == nil && r.URL.Path == "/v1/traces" && strings.Contains(string(b), "POST /v1/chat/completions") {
+			got.Add(1)
+		}
+		answer(w, r)
+	}))
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	return s, got
+}
+
+func TestSpansGoToTheCollector(t *testing.T) {
+	for name, start := range map[string]func(http.Handler) *httptest.Server{"plain": httptest.NewServer, "TLS": httptest.NewTLSServer} {
+		t.Run(name, func(t *testing.T) {
+			s, got := collector(t, start, func(http.ResponseWriter, *http.Request) {})
+			cfg := telemetryConfig{OTLPEndpoint: s.URL, SampleRatio: 1}
+			if s.Certificate() != nil {
+				cfg.CAFile = filepath.Join(t.TempDir(), "ca.pem")
+				if err := os.WriteFile(cfg.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tel, err := newTelemetry(t.Context(), cfg, "test", slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, span := tel.spans.Tracer("test").Start(t.Context(), "POST /v1/chat/completions")
+			span.End()
+			if err := tel.close(); err != nil || got.Load() != 1 {
+				t.Errorf("%d spans came, %v", got.Load(), err)
+			}
+		})
+	}
+}
+
+func TestACollectorThatIsGoneOrStuckHoldsNothingUp(t *testing.T) {
+	ended := make(chan struct{})
+	stuck, _ := collector(t, httptest.NewServer, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-ended:
+		}
+	})
+	t.Cleanup(func() { close(ended) })
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	broken, _ := collector(t, httptest.NewServer, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
+	for name, at := range map[string]string{"stuck": stuck.URL, "gone": gone.URL, "broken": broken.URL} {
+		t.Run(name, func(t *testing.T) {
+			var logged strings.Builder
+			tel, err := newTelemetry(t.Context(), telemetryConfig{OTLPEndpoint: at, SampleRatio: 1}, "test", slog.New(slog.NewTextHandler(&logged, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			for range 10_000 {
+				_, span := tel.spans.Tracer("test").Start(t.Context(), "POST /v1/chat/completions")
+				span.End()
+			}
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("10,000 spans took %v", took)
+			}
+			began = time.Now()
+			_ = tel.close() // what it says is not the point
+			if took := time.Since(began); took > flushTime+time.Second {
+				t.Errorf("closing took %v", took)
+			}
+			if n := strings.Count(logged.String(), "not taken by the collector"); n > 1 || n == 0 && name != "stuck" {
+				t.Errorf("told of %d times:\n%s", n, &logged)
+			}
+		})
+	}
+}
+
+func TestEveryMetricOfTheProcessIsDocumentedAndNoOther(t *testing.T) {
+	w := newWorld(t)
+	shown := metricsdoc.Scraped(t, page(t, w.gateway.servers[1].Handler))
+	for name := range metricsdoc.Documented(t, "Gateway") {
+		delete(shown, name)
+	}
+	// Where spans go somewhere, there is one more.
+	tel, err := newTelemetry(t.Context(), telemetryConfig{OTLPEndpoint: "http://127.0.0.1:1", SampleRatio: 1}, "test", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(shown, metricsdoc.Scraped(t, page(t, tel.page)))
+	if err := tel.close(); err != nil {
+		t.Error(err)
+	}
+	metricsdoc.Check(t, "Process", shown)
+}
