@@ -16,6 +16,10 @@ import (
 // under it.
 const maxMoves = 3
 
+// trustFor is how long after a request's arrival its credential is not asked for
+// again: a revocation takes as long to be heard of.
+const trustFor = 100 * time.Millisecond
+
 // recheck looks again at what may have changed between the decision and now:
 // the credential may have run out, and policy may have been replaced. A new
 // policy is asked at once; if it still allows, the attempt is placed again
@@ -26,6 +30,11 @@ func (x *exchange) recheck(ctx context.Context) error {
 	}
 	if x.expired(time.Now()) {
 		return errExpired
+	}
+	if time.Since(x.began) > trustFor {
+		if err := x.reauthenticate(ctx); err != nil {
+			return err
+		}
 	}
 	now := x.g.Policy.Snapshot()
 	if now == x.snap {
