@@ -41,6 +41,7 @@ import (
 const (
 	testDomain   = "demo.sallyport" // as in the data of the demonstration
 	testAudience = "sallyport"
+	gatewayID    = "spiffe://" + testDomain + "/gateway"
 )
 
 // pools are the replicas of the test fleet, by pool.
@@ -50,6 +51,7 @@ var pools = map[string]int{"general": 2, "agents": 1, "restricted": 1}
 // SPIFFE authority, an issuer, a log, and engines behind relays. It is made once;
 // each test puts a gateway of its own into it.
 type world struct {
+	far       far
 	dir       string
 	authority *workload.Authority
 	issuer    *oidc.DevIssuer
@@ -71,6 +73,15 @@ type world struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	closers []func() error
+}
+
+// far is what a gateway must know of the parts that are elsewhere in production.
+type far struct {
+	Socket   string // of the gateway's identity
+	Key      string // of the gateway's log; elsewhere only its public half is known
+	Issuer   oidc.Config
+	Tokens   map[string]string
+	Replicas map[string]string // SPIFFE ID to address
 }
 
 // replica is one engine behind its relay behind a wire that can be cut.
@@ -97,6 +108,9 @@ func inWorld(tb testing.TB) *world {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(farProcess) != "" {
+		os.Exit(beFar())
+	}
 	code := m.Run()
 	if theWorld.world != nil {
 		theWorld.close()
@@ -105,19 +119,28 @@ func TestMain(m *testing.M) {
 }
 
 func newWorld() (_ *world, err error) {
+	return makeWorld((*world).makeAuthorities, (*world).makeKey, (*world).startReplicas, (*world).makeSelf, (*world).makeLog, (*world).makePolicy, (*world).startFleet)
+}
+
+func makeWorld(steps ...func(*world, context.Context) error) (_ *world, err error) {
 	dir, err := os.MkdirTemp("", "gw") // short: the path of a socket is limited
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &world{dir: dir, cancel: cancel, tokens: map[string]string{}, replicas: map[string]*replica{}, engine: newScript()}
+	if w.model, err = prompt.LoadFS(prompt.Small()); err != nil {
+		cancel()
+		return nil, err
+	}
+	w.far.Tokens, w.far.Replicas = w.tokens, map[string]string{}
 	defer func() {
 		if err != nil {
 			w.close()
 		}
 	}()
-	for _, step := range []func(context.Context) error{w.makeIdentities, w.makeLog, w.makePolicy, w.startReplicas, w.startFleet} {
-		if err := step(ctx); err != nil {
+	for _, step := range steps {
+		if err := step(w, ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -146,7 +169,7 @@ var callers = map[string]map[string]any{
 	"expired": {"sub": "alice@acme.example", "tenant": "acme", "iat": 1700000000, "exp": 1700003600},
 }
 
-func (w *world) makeIdentities(ctx context.Context) (err error) {
+func (w *world) makeAuthorities(context.Context) (err error) {
 	w.authority, err = workload.NewAuthority(workload.AuthorityConfig{
 		TrustDomain: spiffeid.RequireTrustDomainFromString(testDomain), Dir: filepath.Join(w.dir, "ca"),
 		Environment: "test", Logger: slog.New(slog.DiscardHandler),
@@ -155,7 +178,7 @@ func (w *world) makeIdentities(ctx context.Context) (err error) {
 		return err
 	}
 	w.onClose(func() error { w.authority.Close(); return nil })
-	if w.self, err = w.source(ctx, "/gateway"); err != nil {
+	if w.far.Socket, err = w.authority.Socket(spiffeid.RequireFromString(gatewayID)); err != nil {
 		return err
 	}
 	web, err := w.authority.ServerCertificate([]string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)})
@@ -176,12 +199,22 @@ func (w *world) makeIdentities(ctx context.Context) (err error) {
 		return err
 	}
 	w.onClose(w.issuer.Close)
+	w.far.Issuer = w.issuer.Config(testAudience)
 	for name, claims := range callers {
 		if w.tokens[name], err = w.mint(claims); err != nil {
 			return err
 		}
 	}
-	verifier, err := oidc.New(ctx, []oidc.Config{w.issuer.Config(testAudience)}, oidc.Options{})
+	return nil
+}
+
+// makeSelf gets the gateway's own identity and the means to know its callers.
+func (w *world) makeSelf(ctx context.Context) (err error) {
+	if w.self, err = workload.NewSource(ctx, workload.SourceConfig{Socket: w.far.Socket}); err != nil {
+		return err
+	}
+	w.onClose(w.self.Close)
+	verifier, err := oidc.New(ctx, []oidc.Config{w.far.Issuer}, oidc.Options{})
 	if err != nil {
 		return err
 	}
@@ -212,12 +245,13 @@ func (w *world) source(ctx context.Context, path string) (*workload.Source, erro
 	return s, nil
 }
 
-func (w *world) makeLog(context.Context) error {
-	skey, _, err := tlog.GenerateKey(testDomain + "/gateway")
-	if err != nil {
-		return err
-	}
-	if w.key, err = tlog.ParseKey(skey); err != nil {
+func (w *world) makeKey(context.Context) (err error) {
+	w.far.Key, _, err = tlog.GenerateKey(testDomain + "/gateway")
+	return err
+}
+
+func (w *world) makeLog(context.Context) (err error) {
+	if w.key, err = tlog.ParseKey(w.far.Key); err != nil {
 		return err
 	}
 	w.logDir = filepath.Join(w.dir, "audit")
@@ -230,9 +264,6 @@ func (w *world) makeLog(context.Context) error {
 }
 
 func (w *world) makePolicy(ctx context.Context) (err error) {
-	if w.model, err = prompt.LoadFS(prompt.Small()); err != nil {
-		return err
-	}
 	w.policy, err = loadPolicy(ctx)
 	return err
 }
@@ -248,9 +279,14 @@ func loadPolicy(ctx context.Context, layers ...fs.FS) (*policy.Engine, error) {
 }
 
 func (w *world) startReplicas(ctx context.Context) error {
+	key, err := tlog.ParseKey(w.far.Key)
+	if err != nil {
+		return err
+	}
+	pinned := relay.Gateway{ID: gatewayID, LogVKey: key.VerifierKey()}
 	for pool, n := range pools {
 		for i := range n {
-			if err := w.startReplica(ctx, pool, fmt.Sprintf("r%d", i)); err != nil {
+			if err := w.startReplica(ctx, pool, fmt.Sprintf("r%d", i), pinned); err != nil {
 				return fmt.Errorf("replica %d of %s: %w", i, pool, err)
 			}
 		}
@@ -261,7 +297,7 @@ func (w *world) startReplicas(ctx context.Context) error {
 // fast is the timing of engines that take no time.
 var fast = sim.Timing{Step: time.Nanosecond, Prefill: time.Nanosecond, Decode: time.Nanosecond}
 
-func (w *world) startReplica(ctx context.Context, pool, name string) error {
+func (w *world) startReplica(ctx context.Context, pool, name string, gateway relay.Gateway) error {
 	source, err := w.source(ctx, "/pool/"+pool+"/"+name)
 	if err != nil {
 		return err
@@ -283,7 +319,7 @@ func (w *world) startReplica(ctx context.Context, pool, name string) error {
 	r, err := relay.New(relay.Config{
 		Listen: "127.0.0.1:0", Source: source, Pool: pool,
 		Engine:   relay.Engine{URL: scripted.URL, Kind: relay.VLLM, Events: relay.Events{Endpoint: engine.EventsEndpoint(), Replay: engine.ReplayEndpoint()}},
-		Gateways: []relay.Gateway{{ID: w.self.ID().String(), LogVKey: w.key.VerifierKey()}},
+		Gateways: []relay.Gateway{gateway},
 	})
 	if err != nil {
 		return err
@@ -294,7 +330,7 @@ func (w *world) startReplica(ctx context.Context, pool, name string) error {
 		return err
 	}
 	w.onClose(f.close)
-	w.replicas[id] = &replica{id: id, relay: r, front: f}
+	w.replicas[id], w.far.Replicas[id] = &replica{id: id, relay: r, front: f}, f.address()
 	return nil
 }
 
@@ -310,9 +346,9 @@ func (w *world) startFleet(ctx context.Context) error {
 		IdentityError: workload.IsIdentityError, KeyID: "test", LogVKey: w.key.VerifierKey(),
 	}
 	_, _ = rand.Read(cfg.BlockKey[:])
-	for id, r := range w.replicas {
+	for id, address := range w.far.Replicas {
 		pool := strings.Split(strings.TrimPrefix(id, "spiffe://"+testDomain+"/pool/"), "/")[0]
-		cfg.Targets = append(cfg.Targets, fleet.Target{Address: r.front.address(), ID: id, Pool: pool, Region: "eu-1", Models: []string{"small"}})
+		cfg.Targets = append(cfg.Targets, fleet.Target{Address: address, ID: id, Pool: pool, Region: "eu-1", Models: []string{"small"}})
 	}
 	var err error
 	if w.fleet, err = fleet.New(cfg); err != nil {
