@@ -17,7 +17,7 @@ import (
 //   - It is not known: it is noted in [Request.Unknown], so that the request is
 //     unclassified, and cannot be sent on.
 //
-// docs/request.md has the table.
+// docs/protocols.md has the table.
 
 // messageFields are the request fields of Anthropic's messages reference.
 func messageFields() map[string]field {
@@ -51,6 +51,9 @@ type translation struct {
 
 // decodeMessages translates and decodes a body of the messages route.
 func decodeMessages(op Operation, body []byte, limits Limits) (*Request, error) {
+	if err := limits.check(body); err != nil {
+		return nil, err
+	}
 	p := newParser(op, body, limits)
 	p.into = new(translation)
 	if err := p.top(op); err != nil {

@@ -167,7 +167,7 @@ func TestMessageStream(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.claim, func(t *testing.T) {
 			a := &Answer{PromptTokens: 9, reader: &message{model: "alias", thinking: c.think}}
-			got, err := pass(t, a, c.stream)
+			got, err := pass(t, a, c.stream+done) // ended once, whatever comes
 			if err != nil || got != c.want {
 				t.Errorf("%v, got\n%s\nwant\n%s", err, got, c.want)
 			}

@@ -225,3 +225,41 @@ func TestMessagesFacts(t *testing.T) {
 		t.Errorf("a client's salt is in %s", up)
 	}
 }
+
+func TestMessagesLimits(t *testing.T) {
+	deep := func(n int) string {
+		return ask(`"tools":[{"name":"f","input_schema":` + strings.Repeat(`{"a":`, n) + "1" + strings.Repeat("}", n) + `}]`)
+	}
+	// tools, the tool and its schema take one level each.
+	if _, err := Decode(Messages, []byte(deep(125)), Limits{}); err != nil {
+		t.Errorf("a schema as deep as chat takes it: %v", err)
+	}
+	if _, err := Decode(Messages, []byte(deep(200)), Limits{}); err == nil {
+		t.Error("a schema that is too deep")
+	}
+	quotes := talk(`{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"a":"` + strings.Repeat(`\"`, 500) + `"}}]}`)
+	var e *Error
+	if _, err := Decode(Messages, []byte(quotes), Limits{BodyBytes: len(quotes)}); !errors.As(err, &e) || e.Code != TooLarge {
+		t.Errorf("a body whose translation is too large: %v", err)
+	}
+}
+
+func TestMessagesAllowNoMoreFields(t *testing.T) {
+	if _, err := Messages.Allow("x_foo"); err == nil {
+		t.Error("a field without a translation can be allowed")
+	}
+}
+
+func TestMessagesShowThoughtsToWhoAsked(t *testing.T) {
+	const answer = `{"choices":[{"message":{"reasoning":"hm","content":"x"},"finish_reason":"stop"}]}`
+	for more, shown := range map[string]bool{"": false, `"thinking":{"type":"disabled"}`: false, `"thinking":{"type":"adaptive"}`: true} {
+		r, err := Decode(Messages, []byte(ask(more)), Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := Messages.Answer(r).Body([]byte(answer))
+		if err != nil || strings.Contains(string(body), "hm") != shown {
+			t.Errorf("with %s: %v %s", more, err, body)
+		}
+	}
+}

@@ -13,9 +13,6 @@ import (
 // The request aliases body, which must not change afterwards.
 func Decode(op Operation, body []byte, limits Limits) (*Request, error) {
 	limits = limits.withDefaults()
-	if len(body) > limits.BodyBytes {
-		return nil, &Error{TooLarge, "", "the body is larger than this gateway accepts"}
-	}
 	if op.translate != nil {
 		return op.translate(op, body, limits)
 	}
@@ -23,6 +20,9 @@ func Decode(op Operation, body []byte, limits Limits) (*Request, error) {
 }
 
 func decode(op Operation, body []byte, limits Limits) (*Request, error) {
+	if err := limits.check(body); err != nil {
+		return nil, err
+	}
 	p := newParser(op, body, limits)
 	if err := p.top(op); err != nil {
 		return nil, refusal(err)

@@ -66,6 +66,14 @@ const (
 	maxModelBytes    = 256
 )
 
+// check refuses a body that is too long, as it came or as it was translated.
+func (l Limits) check(body []byte) error {
+	if len(body) > l.BodyBytes {
+		return &Error{TooLarge, "", "the body is larger than this gateway accepts"}
+	}
+	return nil
+}
+
 func (l Limits) withDefaults() Limits {
 	if l.BodyBytes <= 0 {
 		l.BodyBytes = defaultBodyBytes
