@@ -1,6 +1,51 @@
 package tokenizer
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// addedToken is a token that is found in text before anything else is done
+// with it.
+type addedToken struct {
+	id      uint32
+	content string
+	special bool
+
+	normalized bool // looked for after normalization
+	singleWord bool // only where no word character stands beside it
+	lstrip     bool // takes the white space before it
+	rstrip     bool // takes the white space after it
+}
+
+func (a *addedToken) flagged() bool { return a.singleWord || a.lstrip || a.rstrip }
+
+// widen is where the token found at s[i:j] starts and ends by its flags, and
+// whether it counts. What is before start is taken.
+func (a *addedToken) widen(s string, start, i, j int) (from, to int, ok bool) {
+	if a.singleWord {
+		before, _ := utf8.DecodeLastRuneInString(s[:i])
+		after, _ := utf8.DecodeRuneInString(s[j:])
+		if i > 0 && in(words, before) || j < len(s) && in(words, after) {
+			return 0, 0, false
+		}
+	}
+	for a.lstrip && i > start {
+		r, n := utf8.DecodeLastRuneInString(s[:i])
+		if !in(spaces, r) {
+			break
+		}
+		i -= n
+	}
+	for a.rstrip && j < len(s) {
+		r, n := utf8.DecodeRuneInString(s[j:])
+		if !in(spaces, r) {
+			break
+		}
+		j += n
+	}
+	return i, j, true
+}
 
 // added finds added tokens in text, the leftmost first and the longest of
 // those that start at one place, as a byte trie.

@@ -5,15 +5,24 @@ import (
 	"unicode/utf8"
 )
 
-// class is what the scanner needs to know of a character.
+// class is what the scanners need to know of a character, as a set.
 type class uint8
 
 const (
-	other class = iota
-	letter
-	number
-	space
+	upper    class = 1 << iota // Lu, Lt
+	lower                      // Ll
+	caseless                   // Lm, Lo
+	mark                       // M
+	number                     // N
+	symbol                     // P, S
+	space                      // White_Space
+	cjk                        // what DeepSeek's expression takes for Chinese and Japanese
+
+	letter = upper | lower | caseless
 )
+
+// cjks are the code points of the second expression of [deepSeekPattern].
+var cjks = []runeRange{{0x3040, 0x30ff}, {0x4e00, 0x9fa5}}
 
 type runeRange struct{ lo, hi rune }
 
@@ -32,7 +41,7 @@ var classes = sync.OnceValue(func() *classTable {
 	ranges := [...]struct {
 		of   class
 		left []runeRange
-	}{{of: letter, left: letters}, {of: number, left: numbers}, {of: space, left: spaces}}
+	}{{upper, uppers}, {lower, lowers}, {caseless, caselesses}, {mark, marks}, {number, numbers}, {symbol, symbols}, {space, spaces}, {cjk, cjks}}
 	for p := range t.page {
 		var page [256]class
 		lo := rune(p) << 8
@@ -46,7 +55,7 @@ var classes = sync.OnceValue(func() *classTable {
 					break
 				}
 				for c := max(rr.lo, lo); c <= min(rr.hi, lo+255); c++ {
-					page[c-lo] = r.of
+					page[c-lo] |= r.of
 				}
 			}
 		}
@@ -62,14 +71,40 @@ var classes = sync.OnceValue(func() *classTable {
 })
 
 // at is the class and width in bytes of the character at s[i:]. A byte that is
-// not part of valid UTF-8 is a character of class other.
+// not part of valid UTF-8 is a character of no class.
 func (t *classTable) at(s string, i int) (class, int) {
 	if b := s[i]; b < utf8.RuneSelf {
 		return t.pages[0][b], 1
 	}
 	r, n := utf8.DecodeRuneInString(s[i:])
 	if r == utf8.RuneError {
-		return other, n
+		if n == 1 {
+			return 0, 1
+		}
 	}
 	return t.pages[t.page[r>>8]][r&255], n
+}
+
+// end is the end of the run of characters at s[i:] that have a class of set.
+func (t *classTable) end(s string, i int, set class) int {
+	for i < len(s) {
+		c, n := t.at(s, i)
+		if c&set == 0 {
+			break
+		}
+		i += n
+	}
+	return i
+}
+
+// endOfOthers is the end of the run at s[i:] that have none of set.
+func (t *classTable) endOfOthers(s string, i int, set class) int {
+	for i < len(s) {
+		c, n := t.at(s, i)
+		if c&set != 0 {
+			break
+		}
+		i += n
+	}
+	return i
 }

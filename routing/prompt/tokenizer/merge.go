@@ -67,10 +67,7 @@ func (t *Tokenizer) appendWord(dst []uint32, w string) []uint32 {
 	}
 	var ids [shortWord]uint32
 	var next [shortWord]uint64 // merge of ids[i] with ids[i+1]
-	n := len(w)
-	for i := range n {
-		ids[i] = t.bytes[w[i]]
-	}
+	n := t.symbols(ids[:], w)
 	for i := range n - 1 {
 		next[i] = t.merges.find(ids[i], ids[i+1])
 	}
@@ -98,17 +95,18 @@ func (t *Tokenizer) appendWord(dst []uint32, w string) []uint32 {
 	return append(dst, ids[:n]...)
 }
 
-// symbol is a token of a long word in a linked list.
-type symbol struct {
+// link is a token of a long word in a linked list.
+type link struct {
 	id         uint32
 	prev, next int32  // indices, -1 at the ends
 	value      uint64 // merge with the next symbol; noMerge once absorbed
 }
 
 func (t *Tokenizer) appendLongWord(dst []uint32, w string) []uint32 {
-	syms := make([]symbol, len(w))
+	ids := make([]uint32, len(w))
+	syms := make([]link, t.symbols(ids, w))
 	for i := range syms {
-		syms[i] = symbol{id: t.bytes[w[i]], prev: int32(i) - 1, next: int32(i) + 1, value: noMerge}
+		syms[i] = link{id: ids[i], prev: int32(i) - 1, next: int32(i) + 1, value: noMerge}
 	}
 	syms[len(syms)-1].next = -1
 	var queue candidates

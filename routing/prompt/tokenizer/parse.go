@@ -3,6 +3,8 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
+	"math"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 )
@@ -18,29 +20,37 @@ func Parse(data []byte) (*Tokenizer, error) {
 	if err := json.Unmarshal(data, &f, json.RejectUnknownMembers(true)); err != nil {
 		return nil, fmt.Errorf("read tokenizer.json: %w", err)
 	}
-	if err := f.check(); err != nil {
+	kind, err := f.check()
+	if err != nil {
 		return nil, fmt.Errorf("tokenizer.json: %w", err)
 	}
-	t := &Tokenizer{
-		normalize:    f.Normalizer != nil,
-		ignoreMerges: f.Model.IgnoreMerges,
-		word:         scanners[*f.PreTokenizer.PreTokenizers[0].Pattern.Regex],
-		classes:      classes(),
-		cache:        newCache(),
-	}
-	if err := t.loadVocab(f.Model.Vocab); err != nil {
+	t := newTokenizer(kind, f.Model.IgnoreMerges)
+	if err := errors.Join(
+		t.loadVocab(f.Model.Vocab),
+		t.loadMerges(f.Model.Vocab, f.Model.Merges),
+		t.loadAdded(f.Model.Vocab, f.AddedTokens),
+		t.checkAround(),
+	); err != nil {
 		return nil, fmt.Errorf("tokenizer.json: %w", err)
 	}
-	if err := t.loadMerges(f.Model.Vocab, f.Model.Merges); err != nil {
-		return nil, fmt.Errorf("tokenizer.json: %w", err)
-	}
-	if err := t.loadAdded(f.Model.Vocab, f.AddedTokens); err != nil {
-		return nil, fmt.Errorf("tokenizer.json: %w", err)
-	}
+	t.ready()
 	t.findWhole()
 	return t, nil
 }
 
+// newTokenizer is a tokenizer without vocabulary.
+func newTokenizer(kind form, ignoreMerges bool) *Tokenizer {
+	t := &Tokenizer{form: kind, ignoreMerges: ignoreMerges, cache: newCache()}
+	if kind.pieces {
+		t.runes, t.seams = &runeTable{}, &seams{}
+		t.word = t.seams.word
+	} else {
+		t.word = scanners[kind.patterns](classes())
+	}
+	return t
+}
+
+// loadVocab fills tokens, which of them are reachable, and bytes.
 func (t *Tokenizer) loadVocab(vocab map[string]uint32) error {
 	highest := uint32(0)
 	for token, id := range vocab {
@@ -50,7 +60,8 @@ func (t *Tokenizer) loadVocab(vocab map[string]uint32) error {
 		highest = max(highest, id)
 	}
 	t.tokens = make([]string, highest+1)
-	t.vocab = make(map[string]uint32, len(vocab))
+	t.reachable = newBitset(len(t.tokens))
+	var haveByte [256]bool
 	for token, id := range vocab {
 		if token == "" {
 			return errors.New("unsupported: empty token in vocab")
@@ -58,25 +69,68 @@ func (t *Tokenizer) loadVocab(vocab map[string]uint32) error {
 		if t.tokens[id] != "" {
 			return fmt.Errorf("two tokens have the id %d", id)
 		}
-		text, ok := fromByteLevel(token)
-		if !ok {
-			t.tokens[id] = token // no text encodes to it, but it decodes
-			continue
-		}
+		text, ok := t.text(token)
 		t.tokens[id] = text
-		t.vocab[text] = id
+		if ok {
+			t.reachable.set(id)
+		}
+		if b, ok := t.byteOf(token); ok {
+			t.bytes[b], haveByte[b] = id, true
+		}
 	}
-	for b := range 256 {
-		id, ok := t.vocab[string([]byte{byte(b)})]
+	for b, ok := range haveByte {
 		if !ok {
 			return fmt.Errorf("unsupported: no token for byte 0x%02x", b)
 		}
-		t.bytes[b] = id
 	}
 	return nil
 }
 
+// text is what a token decodes to, and whether that text can encode to it.
+func (t *Tokenizer) text(token string) (text string, ok bool) {
+	if t.pieces {
+		if b, isByte := byteToken(token); isByte {
+			return string([]byte{b}), false
+		}
+		text := fromMetaspace(token)
+		return text, utf8.ValidString(token) && !containsSpace(token)
+	}
+	if text, ok = fromByteLevel(token); !ok {
+		text = token
+	}
+	return text, ok
+}
+
+// containsSpace: after normalization no text has a space (see metaspace).
+func containsSpace(token string) bool {
+	for i := range len(token) {
+		if token[i] == ' ' {
+			return true
+		}
+	}
+	return false
+}
+
+// byteOf is the byte that the token is for.
+func (t *Tokenizer) byteOf(token string) (byte, bool) {
+	if t.pieces {
+		return byteToken(token)
+	}
+	text, ok := fromByteLevel(token)
+	if !ok || len(text) != 1 {
+		return 0, false
+	}
+	return text[0], true
+}
+
+// merge is an entry of the list of merges: two ids and the one they make.
+type merge struct{ a, b, id uint32 }
+
 func (t *Tokenizer) loadMerges(vocab map[string]uint32, list []fileMerge) error {
+	if len(list) > math.MaxInt32 {
+		return unsupported("merges", len(list))
+	}
+	t.mergeList = make([]merge, 0, len(list))
 	t.merges = newMerges(len(list))
 	for rank, m := range list {
 		a, okA := vocab[m[0]]
@@ -85,9 +139,16 @@ func (t *Tokenizer) loadMerges(vocab map[string]uint32, list []fileMerge) error 
 		if !okA || !okB || !ok {
 			return fmt.Errorf("merge %d (%q, %q) makes or takes a token that is not in the vocabulary", rank, m[0], m[1])
 		}
+		if t.pieces && !(t.reachable.has(a) && t.reachable.has(b) && t.reachable.has(id)) {
+			if containsSpace(m[0] + m[1]) {
+				continue // it never applies
+			}
+			return fmt.Errorf("unsupported: merge %d (%q, %q) is of the spelling of a byte", rank, m[0], m[1])
+		}
 		if !t.merges.add(a, b, rank, id) {
 			return fmt.Errorf("unsupported: merge %d (%q, %q) is a repetition", rank, m[0], m[1])
 		}
+		t.mergeList = append(t.mergeList, merge{a, b, id})
 	}
 	return nil
 }
@@ -114,39 +175,81 @@ func (t *Tokenizer) loadAdded(vocab map[string]uint32, list []fileAdded) error {
 			next = id + 1
 		}
 		t.setToken(id, a.Content)
-		content, trie := a.Content, &t.raw
-		if a.Normalized {
-			trie = &t.normalized
-			if t.normalize {
-				content = nfc(content)
-			}
-		}
-		trie.add(content, len(t.added))
-		t.added = append(t.added, addedToken{id: id, special: a.Special})
+		t.added = append(t.added, addedToken{
+			id: id, content: a.Content, special: a.Special, normalized: a.Normalized,
+			singleWord: a.SingleWord, lstrip: a.LStrip, rstrip: a.RStrip,
+		})
+	}
+	for len(t.reachable) < (len(t.tokens)+63)/64 {
+		t.reachable = append(t.reachable, 0)
 	}
 	return nil
 }
 
 // setToken records what id decodes to: like any token, an added one goes
-// through the byte-level decoder if all its characters stand for bytes.
+// through the decoder.
 func (t *Tokenizer) setToken(id uint32, content string) {
 	for int(id) >= len(t.tokens) {
 		t.tokens = append(t.tokens, "")
 	}
-	if text, ok := fromByteLevel(content); ok {
-		content = text
-	}
-	t.tokens[id] = content
+	t.tokens[id], _ = t.text(content)
 }
 
-// findWhole merges every token's bytes once, to learn which tokens a word that
+// checkAround: what goes around a text must be ids that there are.
+func (t *Tokenizer) checkAround() error {
+	for _, ids := range [][]uint32{t.prefix, t.suffix} {
+		for _, id := range ids {
+			if int(id) >= len(t.tokens) {
+				return fmt.Errorf("post_processor adds the id %d, which there is not", id)
+			}
+		}
+	}
+	return nil
+}
+
+// ready builds what is made of tokens, merges and added tokens to look things
+// up in.
+func (t *Tokenizer) ready() {
+	t.vocab = newVocabulary(len(t.tokens))
+	for id, text := range t.tokens {
+		if !t.reachable.has(uint32(id)) {
+			continue
+		}
+		*t.vocab.slot(t.tokens, text) = uint32(id) + 1
+		if t.pieces {
+			if r, n := decodeRune(text, 0); n == len(text) && r != noRune {
+				t.runes.set(r, uint32(id))
+			}
+		}
+	}
+	if t.pieces {
+		for _, m := range t.mergeList {
+			last, _ := utf8.DecodeLastRuneInString(t.tokens[m.a])
+			first, _ := utf8.DecodeRuneInString(t.tokens[m.b])
+			t.seams.add(last, first)
+		}
+	}
+	for i := range t.added {
+		a := &t.added[i]
+		if a.normalized {
+			t.normalized.add(t.normalize(a.content), i)
+		} else {
+			t.raw.add(a.content, i)
+		}
+	}
+}
+
+// findWhole merges every token's text once, to learn which tokens a word that
 // equals them encodes to.
 func (t *Tokenizer) findWhole() {
-	t.whole = make([]uint64, (len(t.tokens)+63)/64)
+	t.whole = newBitset(len(t.tokens))
 	var ids []uint32
-	for text, id := range t.vocab {
-		if ids = t.appendWord(ids[:0], text); len(ids) == 1 && ids[0] == id {
-			t.whole[id/64] |= 1 << (id % 64)
+	for id, text := range t.tokens {
+		if !t.reachable.has(uint32(id)) {
+			continue
+		}
+		if ids = t.appendWord(ids[:0], text); len(ids) == 1 && ids[0] == uint32(id) {
+			t.whole.set(uint32(id))
 		}
 	}
 }

@@ -1,11 +1,13 @@
 // Package tokenizer turns text into a model's token ids exactly as the Hugging
-// Face tokenizers library does, for the byte-level BPE models whose
-// tokenizer.json it can load.
+// Face tokenizers library does, for the BPE models whose tokenizer.json it can
+// load: byte-level ones whose pre-tokenizer expressions are among those of
+// scan.go and scancase.go (Qwen, Llama 3, o200k, Mistral Nemo, DeepSeek), and
+// those that came from SentencePiece as Gemma did (pieces.go).
 //
 // Start at [Parse] and [Tokenizer.AppendEncode]. The work is done in the
 // order of the file's parts: added tokens are cut out of the text (added.go),
-// what is between them is normalized (nfc.go), cut into words (scan.go), and
-// each word's bytes are merged (merge.go).
+// what is between them is normalized (nfc.go), cut into words, and each word's
+// bytes or characters are merged (merge.go).
 //
 // Exact or nothing: a file with a part, a flag or a pattern that this package
 // does not implement to the letter is refused by [Parse], with its name. A
@@ -30,30 +32,29 @@ const MaxWord = 1 << 20
 // Tokenizer is a loaded tokenizer.json. It does not change after Parse but for
 // its cache, and may be used by many goroutines at once.
 type Tokenizer struct {
-	tokens []string // bytes of each id; "" where the id is unused
-	vocab  map[string]uint32
-	bytes  [256]uint32
-	merges *merges
-
-	// whole has a bit for each id that its own bytes encode to, so that a word
-	// found in vocab need not be merged.
-	whole []uint64
-
-	normalize    bool
+	form
 	ignoreMerges bool
-	word         scanner
-	classes      *classTable
+
+	tokens    []string // text of each id; "" where the id is unused
+	reachable bitset   // the ids that text can encode to by merging
+	vocab     vocabulary
+	bytes     [256]uint32
+	mergeList []merge // by rank
+	merges    *merges
+
+	// whole has the ids that their own text encodes to, so that a word found
+	// in vocab need not be merged.
+	whole bitset
+
+	word  scanner
+	runes *runeTable // of pieces, else nil
+	seams *seams
 
 	added      []addedToken
 	raw        added // looked for in the text as it comes
 	normalized added // looked for between those, after normalization
 
 	cache *cache
-}
-
-type addedToken struct {
-	id      uint32
-	special bool
 }
 
 // VocabSize is the number of ids: one more than the highest.
@@ -99,33 +100,55 @@ func (e *encoder) cut(s string, tokens *added, rest func(string) error) error {
 	for from := 0; ; {
 		token, i, j := tokens.find(s, from)
 		from = j
-		if token >= 0 && e.Tokenizer.added[token].special && !e.special {
+		if token < 0 {
+			if start < len(s) {
+				return rest(s[start:])
+			}
+			return nil
+		}
+		a := &e.Tokenizer.added[token]
+		if a.special && !e.special {
 			continue
+		}
+		if a.flagged() {
+			var ok bool
+			if i, j, ok = a.widen(s, start, i, j); !ok {
+				continue
+			}
 		}
 		if i > start {
 			if err := rest(s[start:i]); err != nil {
 				return err
 			}
 		}
-		if token < 0 {
-			return nil
-		}
-		e.dst = append(e.dst, e.Tokenizer.added[token].id)
+		e.dst = append(e.dst, a.id)
 		start = j
 	}
 }
 
 func (e *encoder) segment(s string) error {
-	if e.normalize {
-		s = nfc(s)
+	s = e.normalize(s)
+	if len(e.normalized.nodes) == 0 {
+		return e.plain(s)
 	}
 	return e.cut(s, &e.normalized, e.plain)
+}
+
+// normalize is the text as the vocabulary spells it.
+func (t *Tokenizer) normalize(s string) string {
+	switch {
+	case t.nfc:
+		return nfc(s)
+	case t.pieces:
+		return fromMetaspace(s)
+	}
+	return s
 }
 
 // plain appends the ids of text without added tokens.
 func (e *encoder) plain(s string) error {
 	for i := 0; i < len(s); {
-		j := e.word(e.classes, s, i)
+		j := e.word(s, i)
 		if err := e.check(j - i); err != nil {
 			return err
 		}
@@ -153,7 +176,7 @@ func (e *encoder) check(word int) error {
 }
 
 func (e *encoder) appendCached(w string) {
-	if id, ok := e.vocab[w]; ok && (e.ignoreMerges || e.isWhole(id)) {
+	if id, ok := e.lookup(w); ok && (e.ignoreMerges || e.whole.has(id)) {
 		e.dst = append(e.dst, id)
 		return
 	}
@@ -171,17 +194,17 @@ func (e *encoder) appendCached(w string) {
 	e.cache.put(slot, w, e.dst[n:])
 }
 
-func (t *Tokenizer) isWhole(id uint32) bool { return t.whole[id/64]&(1<<(id%64)) != 0 }
-
 // Added is the id of the added token content, if there is one.
 func (t *Tokenizer) Added(content string) (id uint32, ok bool) {
-	token, end := t.raw.longest(content, 0)
-	if token < 0 || end != len(content) {
-		if token, end = t.normalized.longest(content, 0); token < 0 || end != len(content) {
-			return 0, false
+	if token, end := t.raw.longest(content, 0); token >= 0 && end == len(content) {
+		return t.added[token].id, true
+	}
+	for i := range t.added {
+		if a := &t.added[i]; a.normalized && a.content == content {
+			return a.id, true
 		}
 	}
-	return t.added[token].id, true
+	return 0, false
 }
 
 // Decode is the text of ids, special tokens spelled out. The bytes are as they
@@ -196,3 +219,7 @@ func (t *Tokenizer) Decode(ids []uint32) string {
 	}
 	return b.String()
 }
+
+// Around is what the file puts before and after a text that is to have special
+// tokens added, as engines do with the prompt of a completion.
+func (t *Tokenizer) Around() (prefix, suffix []uint32) { return t.prefix, t.suffix }

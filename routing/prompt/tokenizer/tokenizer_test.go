@@ -52,7 +52,7 @@ func TestWordsAreThoseOfTheExpression(t *testing.T) {
 		{"bytes that are not UTF-8 are symbols", "a\xff\xfeb", []string{"a", "\xff\xfe", "b"}},
 		{"letters of Unicode 16 are letters", "\U00013460x", []string{"\U00013460x"}},
 	} {
-		if got := slices.Collect(Words(c.in)); !slices.Equal(got, c.want) {
+		if got := slices.Collect(Words(c.in, QwenPattern)); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q gives %q, want %q", c.claim, c.in, got, c.want)
 		}
 	}
@@ -61,15 +61,17 @@ func TestWordsAreThoseOfTheExpression(t *testing.T) {
 func FuzzWordsCoverTheText(f *testing.F) {
 	f.Add("it's 12\r\n  x \u2028y'LL\xff")
 	f.Fuzz(func(t *testing.T, s string) {
-		var b strings.Builder
-		for w := range Words(s) {
-			if w == "" {
-				t.Fatal("an empty word")
+		for patterns := range scanners {
+			var b strings.Builder
+			for w := range Words(s, strings.Split(patterns, "\x00")...) {
+				if w == "" {
+					t.Fatal("an empty word")
+				}
+				b.WriteString(w)
 			}
-			b.WriteString(w)
-		}
-		if b.String() != s {
-			t.Fatalf("%q came back as %q", s, b.String())
+			if b.String() != s {
+				t.Fatalf("%q: %q came back as %q", patterns, s, b.String())
+			}
 		}
 	})
 }

