@@ -180,6 +180,40 @@ func TestTheUsageChunkIsShownOnlyWhereAskedFor(t *testing.T) {
 	}
 }
 
+// The salt, which the relay makes of the cache domain, is one for a tenant on a
+// replica and another for the next tenant.
+func TestTenantsDoNotShareASalt(t *testing.T) {
+	s := serve(t)
+	salts := map[string]map[string]bool{}
+	for range 6 {
+		for _, who := range []string{"acme", "carol", "globex"} {
+			mark := s.newMark()
+			if a := s.post(who, chat(mark)); a.status != http.StatusOK {
+				t.Fatal(a.body)
+			}
+			c := s.engine.got(mark)[0]
+			salt, _ := field(t, c.body, "cache_salt")
+			at := strings.Replace(who, "carol", "acme", 1) + " at " + c.replica
+			if salts[at] == nil {
+				salts[at] = map[string]bool{}
+			}
+			salts[at][salt] = true
+		}
+	}
+	all := map[string]string{}
+	for at, of := range salts {
+		if len(of) != 1 {
+			t.Errorf("%s has %d salts", at, len(of))
+		}
+		for salt := range of {
+			if other, ok := all[salt]; ok {
+				t.Errorf("%s has the salt of %s", at, other)
+			}
+			all[salt] = at
+		}
+	}
+}
+
 // field is the raw value of a top-level field of a body.
 func field(t *testing.T, body, name string) (string, bool) {
 	t.Helper()

@@ -129,7 +129,10 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{Config: cfg, writeTimeout: writeTimeout, metrics: m, tracer: cfg.Tracer.Tracer(scope)}
 	g.convKey = conversationKey(g.derive("conversation"))
-	return g, g.Swap(cfg.Live)
+	if err := g.Swap(cfg.Live); err != nil {
+		return nil, err
+	}
+	return g, nil
 }
 
 // Swap replaces what may change while the gateway serves. Requests that are
@@ -158,7 +161,14 @@ func (g *Gateway) Handler() http.Handler {
 		})
 	}
 	r.NotFound(func(w http.ResponseWriter, req *http.Request) { g.nowhere(w, req, errNotFound) })
-	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { g.nowhere(w, req, errMethodNotAllowed) })
+	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
+		for _, op := range wire.Operations() {
+			if op.Path == req.URL.Path {
+				w.Header().Add("Allow", op.Method)
+			}
+		}
+		g.nowhere(w, req, errMethodNotAllowed)
+	})
 	return r
 }
 

@@ -188,6 +188,9 @@ func (s *service) cell(t *testing.T, cell string, counted *kept, op wire.Operati
 	if v.method != http.MethodHead && (shaped && a.code() != code || !shaped && status >= 400 && !strings.HasPrefix(a.body, `{"type":"error"`)) {
 		t.Errorf("%s: code %q, want %q: %s", cell, a.code(), code, a.body)
 	}
+	if allow := a.header.Get("Allow"); (allow == op.Method) != (status == http.StatusMethodNotAllowed) {
+		t.Errorf("%s: Allow %q", cell, allow)
+	}
 	counts := counted.take(t, s.g.Denials)
 	if !inside {
 		if a.id() != "" {
