@@ -15,8 +15,38 @@ import (
 )
 
 func policyCommand() *cobra.Command {
-	cmd := commandGroup("policy", "Test policy")
-	cmd.AddCommand(policyTestCommand())
+	cmd := commandGroup("policy", "Check, test and explain policy")
+	cmd.AddCommand(policyCheckCommand(), policyTestCommand(), policyExplainCommand())
+	return cmd
+}
+
+func policyCheckCommand() *cobra.Command {
+	var key string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check BUNDLE",
+		Short: "Load a bundle, a directory or .tar.gz, as activating it would",
+		Long: "Check compiles the bundle, reads its data, runs its tests and asks it what every bundle must be\n" +
+			"able to answer. It exits with 0 if a gateway could activate it, 1 if not, 2 if it is not there.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := os.Stat(args[0]); err != nil {
+				return err
+			}
+			engine, err := policy.Load(cmd.Context(), policy.Config{Bundle: args[0], VerifyKeyFile: key})
+			if err != nil {
+				return &exitError{exitBad, err}
+			}
+			a := engine.Activation()
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(a)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is good: revision %s, digest %s\n", args[0], a.Revision, a.Digest)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&key, "verify-key", "", "public key that the bundle must be signed with")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/cmd/sallyport/strictyaml"
 	"github.com/sallyport-ai/sallyport/test/metricsdoc"
 )
 
@@ -118,4 +120,24 @@ func TestEveryMetricOfTheProcessIsDocumentedAndNoOther(t *testing.T) {
 		t.Error(err)
 	}
 	metricsdoc.Check(t, "Process", shown)
+}
+
+func TestProductionSendsNoSpansInTheClear(t *testing.T) {
+	for _, c := range []struct{ environment, endpoint, want string }{
+		{"production", "http://collector:4318", "plain http only to a loopback address"},
+		{"production", "http://10.0.0.1:4318", "plain http only to a loopback address"},
+		{"production", "https://collector:4318", ""},
+		{"production", "http://127.0.0.1:4318", ""},
+		{"production", "http://[::1]:4318/v1/traces", ""},
+		{"demo", "http://collector:4318", ""},
+	} {
+		f, err := strictyaml.Decode("c", strings.NewReader("{}"), new(gatewayConfig))
+		if err != nil {
+			t.Fatal(err)
+		}
+		telemetryConfig{OTLPEndpoint: c.endpoint, SampleRatio: 1}.check(checker{f}, c.environment)
+		if got := fmt.Sprint(f.Err()); (f.Err() == nil) != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s, %s: %s", c.environment, c.endpoint, got)
+		}
+	}
 }
