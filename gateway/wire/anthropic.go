@@ -43,7 +43,7 @@ type translation struct {
 	body     object   // members other than messages and tools
 	system   []object // at most one message
 	messages []object // the rest
-	tools    []object //
+	tools    []object
 	thinking bool     // the client wants to see reasoning
 	prefill  bool     // the answer begins with what the last message says
 	lost     string   // place of something unknown that has no counterpart
@@ -200,40 +200,47 @@ func (p *parser) offers(name string) error {
 		if k := p.dec.PeekKind(); k != '{' && k != 0 {
 			return invalid(name, "each tool must be an object")
 		}
-		var fn object
-		kind := ""
-		err := p.object(true, func(key string) error {
-			switch key {
-			case "type":
-				return p.optionalWord(&kind, "tools.type")
-			case "name", "description":
-				return p.member(&fn, key)
-			case "input_schema":
-				return p.member(&fn, "parameters")
-			case "strict":
-				return p.member(&fn, "strict")
-			case "cache_control", "eager_input_streaming":
-				return p.dropped("tools." + key)
-			default:
-				p.lose("tool.field")
-				return p.skip()
-			}
-		})
-		if err != nil {
-			return err
-		}
-		if kind != "" && kind != "custom" {
-			if hasAnyPrefix(kind, serverOffers) {
-				return unsupported("tools.type", "tools that the provider runs are not supported here")
-			}
-			p.lose("tool.type")
-		}
-		var tool object
-		tool.str("type", "function")
-		tool.add("function", fn.end())
-		p.into.tools = append(p.into.tools, tool)
-		return nil
+		return p.offer()
 	})
+}
+
+func (p *parser) offer() error {
+	var fn object
+	kind := ""
+	err := p.object(true, func(key string) error {
+		if key == "type" {
+			return p.optionalWord(&kind, "tools.type")
+		}
+		return p.offerField(&fn, key)
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind == "" || kind == "custom":
+	case hasAnyPrefix(kind, serverOffers):
+		return unsupported("tools.type", "tools that the provider runs are not supported here")
+	default:
+		p.lose("tool.type")
+	}
+	var tool object
+	tool.str("type", "function")
+	tool.add("function", fn.end())
+	p.into.tools = append(p.into.tools, tool)
+	return nil
+}
+
+func (p *parser) offerField(fn *object, key string) error {
+	switch key {
+	case "name", "description", "strict":
+		return p.member(fn, key)
+	case "input_schema":
+		return p.member(fn, "parameters")
+	case "cache_control", "eager_input_streaming":
+		return p.dropped("tools." + key)
+	default:
+		p.lose("tool.field")
+		return p.skip()
+	}
 }
 
 // offerChoice steers the use of tools.
@@ -265,21 +272,29 @@ func (p *parser) offerChoice(name string) error {
 	if !parallel {
 		p.into.body.add("parallel_tool_calls", boolean(false))
 	}
+	if !p.into.choose(kind, tool) {
+		p.lose("tool_choice")
+	}
+	return nil
+}
+
+// choose reports whether it knows the kind of choice.
+func (t *translation) choose(kind, tool string) bool {
 	switch kind {
 	case "auto", "none":
-		p.into.body.str("tool_choice", kind)
+		t.body.str("tool_choice", kind)
 	case "any":
-		p.into.body.str("tool_choice", "required")
+		t.body.str("tool_choice", "required")
 	case "tool":
 		var fn, choice object
 		fn.str("name", tool)
 		choice.str("type", "function")
 		choice.add("function", fn.end())
-		p.into.body.add("tool_choice", choice.end())
+		t.body.add("tool_choice", choice.end())
 	default:
-		p.lose("tool_choice")
+		return false
 	}
-	return nil
+	return true
 }
 
 // lose notes something unknown that is not in the translation.
