@@ -18,6 +18,9 @@ const (
 	maxAnswer = 64 << 20
 	// writeTimeout is how long a client may leave an event unread.
 	writeTimeout = 30 * time.Second
+	// trailing is how long a replica may take to end what is of no more use: an
+	// error's text, a stream after its proper end.
+	trailing = 250 * time.Millisecond
 )
 
 // back carries the answer to the caller, and keeps how it ended.
@@ -100,6 +103,9 @@ func (x *exchange) stream(ctx context.Context, resp *upstream.Response, a *wire.
 		}
 		if err := x.pass(ev, a, end); err != nil {
 			return err
+		}
+		if a.Done {
+			defer time.AfterFunc(trailing, func() { _ = resp.Body.Close() }).Stop()
 		}
 	}
 }

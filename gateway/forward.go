@@ -86,8 +86,11 @@ func (x *exchange) forward(ctx context.Context) error {
 		return err
 	}
 	if err := engineError(resp.Status); err != nil {
-		// The text stays here: it may quote the prompt, or name the engine.
+		// The text stays here: it may quote the prompt, or name the engine. It is
+		// read, if it comes soon, so that the connection can be used again.
+		late := time.AfterFunc(trailing, func() { _ = resp.Body.Close() })
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+		late.Stop()
 		_ = resp.Body.Close()
 		return fmt.Errorf("%w: status %d", err, resp.Status)
 	}

@@ -269,7 +269,8 @@ func (r *Relay) refuse(w http.ResponseWriter, f *forwarded, err error) {
 // exchange sends the request to the engine and the answer back. The request's
 // context ends when the gateway goes away, and that cancels the engine's work.
 func (r *Relay) exchange(w http.ResponseWriter, req *http.Request, f *forwarded) {
-	resp, err := r.send(req.Context(), f)
+	buf := make([]byte, 32<<10)
+	resp, n, err := r.ask(req.Context(), f, buf)
 	if err != nil {
 		if req.Context().Err() == nil {
 			r.refuse(w, f, &refusal{status: http.StatusBadGateway, code: "engine_unreachable", cause: err})
@@ -288,10 +289,29 @@ func (r *Relay) exchange(w http.ResponseWriter, req *http.Request, f *forwarded)
 	}
 	w.WriteHeader(resp.StatusCode)
 	r.counts.served(resp.StatusCode)
-	if err := r.stream(w, resp.Body, f.work); err != nil {
+	if err := r.stream(w, resp.Body, buf, n, f.work); err != nil {
 		// The gateway must see that the answer is cut, not a tidy end.
 		panic(http.ErrAbortHandler)
 	}
+}
+
+// ask sends the request and returns once the engine answers, which begins with
+// the first byte of the body: buf then holds n bytes of it. An engine that breaks
+// before that has not answered, and the gateway may try another replica.
+func (r *Relay) ask(ctx context.Context, f *forwarded, buf []byte) (resp *http.Response, n int, err error) {
+	if resp, err = r.send(ctx, f); err != nil {
+		return nil, 0, err
+	}
+	if resp.StatusCode < http.StatusOK {
+		// Only 101 gets here. Passed on, it would take the gateway's connection
+		// out of HTTP, and look like a relay that fails.
+		return nil, 0, errors.Join(errStatus(resp.StatusCode), resp.Body.Close())
+	}
+	n, err = io.ReadAtLeast(resp.Body, buf, 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, 0, errors.Join(fmt.Errorf("read answer: %w", err), resp.Body.Close())
+	}
+	return resp, n, nil
 }
 
 func (r *Relay) send(ctx context.Context, f *forwarded) (*http.Response, error) {
@@ -305,18 +325,15 @@ func (r *Relay) send(ctx context.Context, f *forwarded) (*http.Response, error) 
 	return r.engine.transport.RoundTrip(out)
 }
 
-// stream copies the answer, each piece as soon as it is there.
-func (r *Relay) stream(w http.ResponseWriter, body io.Reader, wk *work) error {
+// stream copies the answer, of which buf holds the first n bytes, each piece as
+// soon as it is there.
+func (r *Relay) stream(w http.ResponseWriter, body io.Reader, buf []byte, n int, wk *work) error {
 	out := http.NewResponseController(w)
-	buf := make([]byte, 32<<10)
-	first := true
+	if n > 0 {
+		r.load.answer(wk)
+	}
 	for {
-		n, err := body.Read(buf)
 		if n > 0 {
-			if first {
-				r.load.answer(wk)
-				first = false
-			}
 			if err := out.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 				return err
 			}
@@ -327,10 +344,13 @@ func (r *Relay) stream(w http.ResponseWriter, body io.Reader, wk *work) error {
 				return err
 			}
 		}
-		switch {
-		case err == io.EOF:
+		var err error
+		switch n, err = body.Read(buf); {
+		case err == nil:
+		case n > 0: // the error comes again
+		case errors.Is(err, io.EOF):
 			return out.SetWriteDeadline(time.Time{})
-		case err != nil:
+		default:
 			return err
 		}
 	}
