@@ -44,9 +44,9 @@ type translation struct {
 	system   []object // at most one message
 	messages []object // the rest
 	tools    []object
-	thinking bool     // the client wants to see reasoning
-	prefill  bool     // the answer begins with what the last message says
-	lost     string   // place of something unknown that has no counterpart
+	thinking bool   // the client wants to see reasoning
+	prefill  bool   // the answer begins with what the last message says
+	lost     string // place of something unknown that has no counterpart
 }
 
 // decodeMessages translates and decodes a body of the messages route.
