@@ -71,6 +71,11 @@ func Append(dst []uint64, key *Key, tokens []uint32, blockSize int) []uint64 {
 	if blockSize < 1 {
 		return dst
 	}
+	if blockSize%lane == 0 {
+		n := len(dst)
+		dst = appendPairs(dst, key, tokens, blockSize)
+		tokens = tokens[(len(dst)-n)*blockSize:]
+	}
 	for len(tokens) >= blockSize {
 		dst = append(dst, Tokens(key, tokens[:blockSize], nil))
 		tokens = tokens[blockSize:]

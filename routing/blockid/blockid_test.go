@@ -94,6 +94,26 @@ func TestAppendCutsOnlyFullBlocks(t *testing.T) {
 	}
 }
 
+func TestAppendSaysWhatTokensSaysForEverySizeAndNumberOfBlocks(t *testing.T) {
+	key := referenceKey()
+	r := rand.New(rand.NewPCG(1, 2))
+	tokens := make([]uint32, 700)
+	for i := range tokens {
+		tokens[i] = r.Uint32()
+	}
+	for size := 1; size <= 128; size++ {
+		for n := 0; n <= len(tokens); n += 1 + r.IntN(60) {
+			var want []uint64
+			for k := size; k <= n; k += size {
+				want = append(want, Tokens(key, tokens[k-size:k], nil))
+			}
+			if got := Append(nil, key, tokens[:n], size); !slices.Equal(got, want) {
+				t.Fatalf("%d tokens in blocks of %d: got %x, want %x", n, size, got, want)
+			}
+		}
+	}
+}
+
 func TestIDsDependOnTheKeyAndNotOnThePosition(t *testing.T) {
 	a, b := referenceKey(), &Key{1}
 	block := []uint32{1, 2, 3, 4}

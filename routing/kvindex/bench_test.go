@@ -3,14 +3,19 @@ package kvindex
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 )
 
 // conversations fills an index as traffic does: a few system prompts that all
 // replicas hold, and below them conversations of many turns, each held by one
 // or two replicas, told turn by turn and with holes where blocks were evicted.
-// It returns the longest prompts, of blocks blocks.
-func conversations(b testing.TB, ix *Index, replicas, perReplica, blocks int) [][]uint64 {
+// It returns the longest prompts, of blocks blocks. hold, if not nil, is told of
+// each path of which a replica holds what is from the given block on.
+func conversations(b testing.TB, ix *Index, replicas, perReplica, blocks int, hold func(replica int, path []uint64, from int)) [][]uint64 {
+	if hold == nil {
+		hold = func(int, []uint64, int) {}
+	}
 	r := rand.New(rand.NewPCG(5, 6))
 	systems := make([][]uint64, 8)
 	for i := range systems {
@@ -30,12 +35,14 @@ func conversations(b testing.TB, ix *Index, replicas, perReplica, blocks int) []
 		st.Commit()
 		streams[i], next[i] = st, 1
 	}
-	ends := make([][]uint32, replicas) // node of the end of each system prompt
+	b.Cleanup(func() { runtime.KeepAlive(streams) }) // whose tables are a part of what the index costs
+	ends := make([][]uint32, replicas)               // node of the end of each system prompt
 	for i, st := range streams {
 		for _, s := range systems {
 			if err := st.Store(1, 0, next[i], s, 0); err != nil {
 				b.Fatal(err)
 			}
+			hold(i, s, 0)
 			next[i] += uint32(len(s))
 			ends[i] = append(ends[i], next[i]-1)
 		}
@@ -52,8 +59,10 @@ func conversations(b testing.TB, ix *Index, replicas, perReplica, blocks int) []
 			for j := range ids {
 				ids[j] = r.Uint64()
 			}
+			prompt := append(append([]uint64{}, systems[k]...), ids...)
 			holders := []int{i, r.IntN(replicas)}[:1+r.IntN(2)]
 			for _, h := range holders {
+				hold(h, prompt, len(systems[k]))
 				parent := ends[h][k]
 				for at := 0; at < len(ids); {
 					turn := min(1+r.IntN(40), len(ids)-at)
@@ -65,7 +74,6 @@ func conversations(b testing.TB, ix *Index, replicas, perReplica, blocks int) []
 					at += turn
 				}
 			}
-			prompt := append(append([]uint64{}, systems[k]...), ids...)
 			if len(prompt) == blocks {
 				prompts = append(prompts, prompt)
 			}
@@ -79,7 +87,7 @@ func BenchmarkMatch(b *testing.B) {
 	for _, replicas := range []int{100, 1000} {
 		b.Run(fmt.Sprintf("2048 blocks, %d replicas", replicas), func(b *testing.B) {
 			ix := newIndex(b, Config{ByteBudget: 4 << 30})
-			prompts := conversations(b, ix, replicas, 2_000_000/replicas, 2048)
+			prompts := conversations(b, ix, replicas, 2_000_000/replicas, 2048, nil)
 			pairs := 0
 			for _, s := range ix.shards {
 				for _, c := range s.children.slots {

@@ -1,7 +1,5 @@
 package kvindex
 
-import "sync"
-
 // maxRun is how many blocks a node's run has at most: coverage of a run is a
 // word with a bit per block.
 const maxRun = 64
@@ -32,7 +30,7 @@ type shard struct {
 
 	// mu guards all below: a stream's writer changes it, any number of readers
 	// match. A reader allocates nothing and writes nothing.
-	mu       sync.RWMutex
+	mu       fairLock
 	roots    map[uint64]uint32 // namespace to root node
 	names    map[uint32]uint64 // root node to namespace
 	nodes    arena[node]
