@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -74,4 +75,41 @@ func TestEveryMetricAndSpanIsDocumentedAndNoOther(t *testing.T) {
 		shown[s.Name] = thing
 	}
 	metricsdoc.Check(t, "Spans", shown)
+}
+
+func TestEveryRequestIsCountedOnce(t *testing.T) {
+	w := watch(t)
+	for range 3 {
+		w.post("acme", chat(w.newMark()))
+	}
+	mark := w.newMark()
+	w.engine.on(mark, first(replies(http.StatusServiceUnavailable, engineText)))
+	w.post("acme", chat(mark))
+	w.post("initech", chat(w.newMark()))
+	w.post("nobody", "")
+	w.get("", "/v1/nowhere")
+	w.get("acme", "/v1/models")
+	var page string
+	for _, line := range []string{
+		`sallyport_requests_total{class="chat",code="ok",operation="chat.completions",status="200"} 4`,
+		`sallyport_requests_total{class="chat",code="policy_denied",operation="chat.completions",status="403"} 1`,
+		`sallyport_requests_total{class="none",code="bad_credential",operation="chat.completions",status="401"} 1`,
+		`sallyport_requests_total{class="none",code="not_found",operation="none",status="404"} 1`,
+		`sallyport_requests_total{class="discovery",code="ok",operation="models.list",status="200"} 1`,
+		`sallyport_denials_total{code="policy_denied",reason="policy_denied"} 1`,
+		`sallyport_attempts_total{operation="chat.completions",status="ok"} 4`,
+		`sallyport_attempts_total{operation="chat.completions",status="error"} 1`,
+		`sallyport_placement_excluded_total{reason="unhealthy"} 1`,
+		`gen_ai_client_inference_duration_seconds_count{gen_ai_operation_name="chat",gen_ai_provider_name="sallyport",gen_ai_request_model="small"} 4`,
+		`gen_ai_server_request_duration_seconds_count{gen_ai_operation_name="chat",gen_ai_provider_name="sallyport",gen_ai_request_model="small"} 4`,
+		`sallyport_requests_in_flight{operation="chat.completions"} 0`,
+	} {
+		// A request is counted when it is over, which is after its answer.
+		if !within(5*time.Second, func() bool { page = w.scrape(); return strings.Contains(page, line+"\n") }) {
+			t.Errorf("no %s in\n%s", line, page)
+		}
+	}
+	if strings.Contains(page, `gen_ai_operation_name=""`) {
+		t.Error("a listing counts as an inference")
+	}
 }

@@ -151,6 +151,24 @@ func TestARequestIsOneSpanWithASpanForEachStep(t *testing.T) {
 			}
 		})
 	}
+	t.Run("another attempt", func(t *testing.T) {
+		mark := w.newMark()
+		w.engine.on(mark, first(replies(http.StatusServiceUnavailable, engineText)))
+		spans := w.trace(w.post("acme", chat(mark)))
+		const attempt = "  where\n  write\n  recheck\n  chat small\n    forward\n"
+		if got, want := tree(spans), "POST /v1/chat/completions\n  who\n  what\n  may\n"+attempt+"  settle\n"+attempt+"    back\n  settle\n"; got != want {
+			t.Fatalf("spans\n%s\nwant\n%s", got, want)
+		}
+		var attempts []string
+		for _, s := range spans {
+			if s.Name() == "chat small" {
+				attempts = append(attempts, value(s, "sallyport.attempt")+" "+value(s, "error.type"))
+			}
+		}
+		if !slices.Equal(attempts, []string{"1 no_replica", "2 "}) {
+			t.Errorf("attempts %q", attempts)
+		}
+	})
 	t.Run("a list of models", func(t *testing.T) {
 		if got, want := tree(w.trace(w.get("acme", "/v1/models"))), "GET /v1/models\n  who\n  what\n  may\n  list\n    write\n    settle\n"; got != want {
 			t.Errorf("spans\n%s\nwant\n%s", got, want)
