@@ -215,7 +215,7 @@ type Placement struct {
 	EventLagMS      int64          `json:"event_lag_ms"`
 	ChosenBecause   string         `json:"chosen_because"`
 	Candidates      []Candidate    `json:"candidates,omitempty"`
-	Omitted         int            `json:"omitted,omitempty"` // dearer candidates that the record has no room for
+	Omitted         int            `json:"omitted,omitempty"`  // dearer candidates that the record has no room for
 	Excluded        map[string]int `json:"excluded,omitempty"` // reason to count
 	Considered      int            `json:"considered"`
 }
@@ -224,13 +224,17 @@ type Placement struct {
 // integers, and the cost in nanoseconds.
 type Candidate struct {
 	Replica       string `json:"replica"`
+	Region        string `json:"region,omitempty"`
 	Stream        string `json:"stream"`
-	Depth         int    `json:"depth"`          // matched blocks
-	Overlay       int    `json:"overlay"`        // the same, with prefixes in flight
-	Confidence    int    `json:"confidence"`     // per mille
-	Waiting       int64  `json:"waiting_tokens"` // prefill tokens ahead of us
-	PrefillPS     int64  `json:"prefill_ps"`     // picoseconds per token
-	DecodeNS      int64  `json:"decode_ns"`      // decode interference
+	BlockSize     int    `json:"block_size"`         // tokens
+	Depth         int    `json:"depth"`              // matched blocks
+	Overlay       int    `json:"overlay"`            // the same, with prefixes in flight
+	Lower         int    `json:"lower,omitempty"`    // the same, with blocks on slower tiers
+	Confidence    int    `json:"confidence"`         // per mille
+	Waiting       int64  `json:"waiting_tokens"`     // prefill tokens ahead of us
+	PrefillPS     int64  `json:"prefill_ps"`         // picoseconds per token
+	LowerPS       int64  `json:"lower_ps,omitempty"` // picoseconds per token loaded from a slower tier
+	DecodeNS      int64  `json:"decode_ns"`          // decode interference
 	KVFree        int64  `json:"kv_free_blocks"`
 	KVTotal       int64  `json:"kv_total_blocks"`
 	Running       int64  `json:"running"`

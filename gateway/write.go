@@ -212,11 +212,16 @@ func (x *exchange) placement() *audit.Placement {
 	kept := recordable(p)
 	out.Omitted = len(p.Candidates) - len(kept)
 	for _, c := range kept {
+		lowerPS := int64(0)
+		if c.Lower > 0 {
+			lowerPS = c.LowerPS
+		}
 		out.Candidates = append(out.Candidates, audit.Candidate{
-			Replica: c.ID, Depth: c.Depth, Overlay: c.Overlay, Confidence: c.Confidence, Stream: c.Stream.String(),
+			Replica: c.ID, Region: c.Region, Stream: c.Stream.String(), BlockSize: c.BlockSize,
+			Depth: c.Depth, Overlay: c.Overlay, Lower: c.Lower, Confidence: c.Confidence,
 			Waiting: c.WaitingTokens, PrefillPS: c.PrefillPS, DecodeNS: c.DecodeNS,
 			KVFree: c.KVFree, KVTotal: c.KVTotal, Running: c.Running, Load: c.Load,
-			CostNS: c.CostNS, OverBound: c.OverBound, PreferPenalty: c.PenaltyNS,
+			LowerPS: lowerPS, CostNS: c.CostNS, OverBound: c.OverBound, PreferPenalty: c.PenaltyNS,
 		})
 	}
 	return out

@@ -10,44 +10,90 @@ import (
 // engines allocate as they go.
 const outputReserve = 512
 
-// score computes what c would cost q.
-func score(q *Query, c *Candidate) scored {
+// sizes is what a query needs of a cache with blocks of one size, kept because
+// candidates mostly share it.
+type sizes struct {
+	block int64
+	most  int64 // tokens that a cached prefix can spare the engine
+	need  int64 // blocks
+}
+
+// of makes z what q needs in blocks of that size.
+func (z *sizes) of(q *Query, block int) {
+	b := int64(block)
+	if z.block == b {
+		return
+	}
 	n := int64(max(q.PromptTokens, 0))
-	e := scored{}
-	if q.TokensExact && c.Stream.Credits() && c.BlockSize > 0 && n > 0 {
-		confidence := int64(min(max(c.Confidence, 0), 1000))
-		e.predicted = usable(n, c.Depth, c.BlockSize)
-		e.hit = max(e.predicted, usable(n, c.Overlay, c.BlockSize))
-		e.hit = mulDiv(e.hit, confidence, 1000)
+	z.block = b
+	z.most = max(n-1, 0) / b * b // the engine always computes the last token
+	tokens := addSat(n, int64(min(max(q.MaxOutput, 0), outputReserve)))
+	z.need = tokens / b
+	if tokens%b > 0 {
+		z.need++
+	}
+}
+
+// usable is how many prompt tokens depth blocks can spare the engine.
+func (z *sizes) usable(depth int) int64 {
+	if int64(depth) > z.most/z.block {
+		return z.most
+	}
+	return int64(max(depth, 0)) * z.block
+}
+
+// score computes in place (copies of e would cost more) what c would cost q.
+func (e *scored) score(q *Query, c *Candidate, z *sizes) {
+	n := int64(max(q.PromptTokens, 0))
+	*e = scored{load: max(c.Load, 0)}
+	if c.BlockSize > 0 {
+		z.of(q, c.BlockSize)
+	}
+	if c.Stream.Credits() {
+		e.credits = true
+		if q.TokensExact && c.BlockSize > 0 && c.Depth|c.Overlay|c.Lower > 0 {
+			e.credit(c, z)
+		}
 	}
 	if q.Region != "" && c.Region != q.Region {
 		e.penalty = regionPenaltyNS
 	}
-	tokens := addSat(max(c.WaitingTokens, 0), n-e.hit)
-	e.cost = addSat(mulDiv(tokens, max(c.PrefillPS, 0), 1000), max(c.DecodeNS, 0))
+	tokens := addSat(max(c.WaitingTokens, 0), n-e.hit-e.lower)
+	e.cost = addSat(milli(tokens, c.PrefillPS), max(c.DecodeNS, 0))
+	if e.lower > 0 {
+		e.cost = addSat(e.cost, milli(e.lower, c.LowerPS))
+	}
 	e.cost = addSat(e.cost, e.penalty)
-	return e
 }
 
-// usable is how many of n prompt tokens depth blocks can spare the engine: it
-// always computes the last token, and reuses whole blocks only.
-func usable(n int64, depth, block int) int64 {
-	b := int64(block)
-	return min(int64(max(depth, 0)), (n-1)/b) * b
+// credit is what c's cache is believed to spare.
+func (e *scored) credit(c *Candidate, z *sizes) {
+	confidence := int64(min(max(c.Confidence, 0), 1000))
+	e.predicted = z.usable(c.Depth)
+	gpu := max(e.predicted, z.usable(c.Overlay))
+	e.hit = milli(gpu, confidence)
+	if c.LowerPS > 0 && c.LowerPS < c.PrefillPS { // else the engine had better compute
+		e.lower = milli(max(z.usable(c.Lower), gpu), confidence) - e.hit
+	}
 }
 
-// headroom says whether c has room for what q needs beyond its hit.
-func headroom(q *Query, c *Candidate, hit int64) bool {
-	if c.KVTotal <= 0 || c.BlockSize <= 0 {
+// milli is a*b/1000, saturating, for a not negative and b taken as 0 where it
+// is: nanoseconds of tokens at a rate in picoseconds, or a share per mille.
+func milli(a, b int64) int64 {
+	hi, lo := bits.Mul64(uint64(a), uint64(max(b, 0)))
+	if hi == 0 {
+		return int64(lo / 1000)
+	}
+	return mulDiv(a, max(b, 0), 1000)
+}
+
+// headroom says whether c has room for what q needs beyond its hit. z is of c's
+// block size.
+func headroom(c *Candidate, z *sizes, hit int64) bool {
+	if c.KVTotal <= 0 || c.BlockSize <= 0 || z.need <= c.KVFree && z.need <= c.KVTotal {
 		return true
 	}
-	b := int64(c.BlockSize)
-	tokens := addSat(int64(max(q.PromptTokens, 0)), int64(min(max(q.MaxOutput, 0), outputReserve)))
-	need := tokens / b
-	if tokens%b > 0 {
-		need++
-	}
-	return need-hit/b <= c.KVFree && need <= c.KVTotal
+	return z.need-hit/z.block <= c.KVFree && z.need <= c.KVTotal
 }
 
 // basisOf says what knowledge the choice among eligible rests on.
@@ -59,14 +105,14 @@ func basisOf(q *Query, s Snapshot, eligible []scored) (Basis, BasisReason) {
 	var why, lacking BasisReason
 	crediting := false
 	for i := range eligible {
-		c := &s.Candidates[eligible[i].index]
-		if !c.Stream.Credits() {
-			lacking = worse(lacking, reasonOf(c))
+		e := &eligible[i]
+		if !e.credits {
+			lacking = worse(lacking, reasonOf(&s.Candidates[e.index]))
 			continue
 		}
 		crediting = true
-		if eligible[i].predicted > 0 && basis != KVEvents {
-			b, partial := creditOf(c)
+		if e.predicted > 0 && basis != KVEvents {
+			b, partial := creditOf(&s.Candidates[e.index])
 			basis, why = b, worse(why, partial)
 		}
 	}
@@ -128,6 +174,13 @@ func worse(a, b BasisReason) BasisReason {
 // digest gives (rendezvous hashing), and by ID where that ties.
 func prefer(q *Query, a, b *Candidate) bool {
 	return before(rendezvous(q, b.ID), a.ID, rendezvous(q, a.ID), b.ID)
+}
+
+// drawn says whether a goes before b in the order that the query's seed gives,
+// and by ID where that ties. The seed is recorded, so that the draw can be
+// repeated.
+func drawn(q *Query, a, b *Candidate) bool {
+	return before(hashID(q.Seed, a.ID), a.ID, hashID(q.Seed, b.ID), b.ID)
 }
 
 func rendezvous(q *Query, id string) uint64 {

@@ -3,6 +3,7 @@ package routing
 import (
 	"cmp"
 	"slices"
+	"sync"
 )
 
 const (
@@ -31,33 +32,47 @@ type scored struct {
 	index     int
 	predicted int64
 	hit       int64
+	lower     int64 // tokens to load from slower tiers
 	cost      int64
 	penalty   int64
+	load      int64
+	credits   bool
 	overBound bool
 }
+
+// scratch is working memory of Place, of *[]scored; nothing outlives a call.
+var scratch = sync.Pool{New: func() any { return new([]scored) }}
 
 // Place picks a candidate of s for q. The choice does not depend on the order
 // of the candidates. Without an eligible one the error is a [NoReplicaError].
 func Place(q Query, s Snapshot) (Placement, error) {
 	excluded := make(map[Reason]int)
-	eligible := make([]scored, 0, len(s.Candidates))
+	work := scratch.Get().(*[]scored)
+	defer scratch.Put(work)
+	*work = slices.Grow((*work)[:0], len(s.Candidates))
+	eligible := (*work)[:len(s.Candidates)]
+	n := 0
+	var z sizes
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
-		e := score(&q, c)
-		e.index = i
-		switch {
-		case c.Excluded != "":
+		if c.Excluded != "" {
 			excluded[c.Excluded]++
-		case !headroom(&q, c, e.hit):
-			excluded[NoHeadroom]++
-		default:
-			eligible = append(eligible, e)
+			continue
 		}
+		e := &eligible[n]
+		e.score(&q, c, &z)
+		if !headroom(c, &z, e.hit) {
+			excluded[NoHeadroom]++
+			continue
+		}
+		e.index = i
+		n++
 	}
-	if len(eligible) == 0 {
+	eligible = eligible[:n]
+	if n == 0 {
 		return Placement{}, &NoReplicaError{Considered: len(s.Candidates), Excluded: excluded}
 	}
-	if n := markOverBound(&q, s, eligible); n > 0 {
+	if n := markOverBound(&q, eligible); n > 0 {
 		excluded[OverBound] = n
 	}
 	basis, why := basisOf(&q, s, eligible)
@@ -154,7 +169,7 @@ func choose(q *Query, s Snapshot, eligible []scored, basis Basis) (int, Because)
 			best, tied = i, false
 		case e.cost == eligible[best].cost:
 			tied = true
-			if prefer(q, &s.Candidates[e.index], &s.Candidates[eligible[best].index]) {
+			if drawn(q, &s.Candidates[e.index], &s.Candidates[eligible[best].index]) {
 				best = i
 			}
 		}
@@ -253,18 +268,18 @@ func warmest(s Snapshot, eligible []scored, limit int64) int {
 
 // markOverBound marks the candidates that already carry more than (1+β) of the
 // mean load and returns how many. The mean includes the request to be placed.
-func markOverBound(q *Query, s Snapshot, eligible []scored) int {
+func markOverBound(q *Query, eligible []scored) int {
 	if len(eligible) < 2 {
 		return 0
 	}
 	total := int64(max(q.PromptTokens, 0))
 	for i := range eligible {
-		total = addSat(total, max(s.Candidates[eligible[i].index].Load, 0))
+		total = addSat(total, eligible[i].load)
 	}
 	bound := max(boundFloor, mulDiv(total, betaNum, int64(betaDen*len(eligible))))
 	marked := 0
 	for i := range eligible {
-		if s.Candidates[eligible[i].index].Load > bound {
+		if eligible[i].load > bound {
 			eligible[i].overBound = true
 			marked++
 		}

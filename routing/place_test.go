@@ -24,6 +24,8 @@ func drawCandidates(t *rapid.T) []Candidate {
 			BlockSize:     rapid.SampledFrom([]int{0, 16, 64}).Draw(t, "block"),
 			Depth:         rapid.IntRange(0, 300).Draw(t, "depth"),
 			Overlay:       rapid.IntRange(0, 300).Draw(t, "overlay"),
+			Lower:         rapid.SampledFrom([]int{0, 0, 400}).Draw(t, "lower"),
+			LowerPS:       rapid.SampledFrom([]int64{0, 10_000_000, 100_000_000}).Draw(t, "load rate"),
 			Confidence:    rapid.SampledFrom([]int{0, 500, 1000, 1000}).Draw(t, "confidence"),
 			WaitingTokens: rapid.Int64Range(0, 20_000).Draw(t, "waiting"),
 			PrefillPS:     rapid.SampledFrom([]int64{62_500_000, 62_500_000, 20_000_000}).Draw(t, "rate"),
@@ -109,18 +111,22 @@ func TestCostFallsWithTheHitAndRisesWithTheLoad(t *testing.T) {
 		more := c
 		more.Depth += rapid.IntRange(0, 50).Draw(t, "more depth")
 		more.Overlay += rapid.IntRange(0, 50).Draw(t, "more overlay")
-		a, b := score(&q, &c), score(&q, &more)
+		more.Lower += rapid.IntRange(0, 50).Draw(t, "more lower")
+		var z sizes
+		var a, b, d scored
+		a.score(&q, &c, &z)
+		b.score(&q, &more, &z)
 		if b.cost > a.cost || b.predicted < a.predicted {
 			t.Fatalf("deeper costs %d, not %d", b.cost, a.cost)
 		}
-		if headroom(&q, &c, a.hit) && !headroom(&q, &more, b.hit) {
+		if headroom(&c, &z, a.hit) && !headroom(&more, &z, b.hit) {
 			t.Fatal("deeper has no room")
 		}
 		busy := c
 		busy.WaitingTokens += rapid.Int64Range(0, 1000).Draw(t, "more waiting")
 		busy.DecodeNS += rapid.Int64Range(0, 1000).Draw(t, "more decoding")
-		if b := score(&q, &busy); b.cost < a.cost {
-			t.Fatalf("busier costs %d, not %d", b.cost, a.cost)
+		if d.score(&q, &busy, &z); d.cost < a.cost {
+			t.Fatalf("busier costs %d, not %d", d.cost, a.cost)
 		}
 		if n := int64(q.PromptTokens); a.predicted > 0 && (a.predicted >= n || !q.TokensExact || !c.Stream.Credits()) {
 			t.Fatalf("%d of %d tokens predicted", a.predicted, n)

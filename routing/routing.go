@@ -10,11 +10,13 @@
 //
 //	predicted = min(depth, (n-1)/block) * block     tokens; the last token is always computed
 //	hit       = predicted * confidence / 1000       0 unless the stream is live or live_partial
-//	cost      = (waiting + n - hit) * prefill_ps / 1000 + decode_ns + penalty
+//	lower     = what slower tiers hold beyond that, likewise
+//	cost      = (waiting + n - hit - lower) * prefill_ps / 1000 + lower * lower_ps / 1000 + decode_ns + penalty
 //
 // A prefix that is being prefilled somewhere counts towards hit (Overlay) but
 // never towards predicted, which is what the record promises of the engine.
-// All sums and products saturate.
+// Loading from a slower tier counts where it is faster than computing. All sums
+// and products saturate.
 package routing
 
 import (
@@ -33,8 +35,8 @@ const (
 	// Probabilistic takes the less loaded of two candidates drawn, by the
 	// query's seed, from those that cost nearly the least.
 	Probabilistic Strategy = "probabilistic"
-	// Deterministic takes the least cost; ties are broken by the affinity
-	// digest, then by ID.
+	// Deterministic takes the least cost; ties are broken by the query's seed,
+	// then by ID.
 	Deterministic Strategy = "deterministic"
 )
 
@@ -89,7 +91,7 @@ const (
 	OnlyCandidate Because = "only_candidate"
 	LeastCost     Because = "least_cost"
 	NearTie       Because = "near_tie"  // drawn from candidates of nearly the least cost
-	TieBreak      Because = "tie_break" // equal cost; the affinity digest decided
+	TieBreak      Because = "tie_break" // equal cost; the seed decided
 	ByAffinity    Because = "affinity"
 )
 
@@ -150,10 +152,12 @@ type Candidate struct {
 	BlockSize    int         // tokens; 0 unknown, which earns no credit
 	Depth        int         // consecutive blocks of the prompt it holds
 	Overlay      int         // the same, counting prefixes whose prefill is in flight
+	Lower        int         // the same, counting blocks on slower tiers
 	Confidence   int         // per mille of past predictions that came true
 
 	WaitingTokens int64 // prefill tokens ahead of us
 	PrefillPS     int64 // picoseconds per prefill token
+	LowerPS       int64 // picoseconds per token to load from a slower tier
 	DecodeNS      int64 // interference by running decodes
 	KVFree        int64 // blocks that a new request could take
 	KVTotal       int64 // blocks; 0 unknown, which is taken as enough

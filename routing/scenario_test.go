@@ -140,6 +140,7 @@ func candidateFields(c *Candidate) map[string]any {
 		"excluded": &c.Excluded, "stream": &c.Stream, "why": &c.StreamReason, "region": &c.Region, "block": &c.BlockSize,
 		"depth": &c.Depth, "overlay": &c.Overlay, "confidence": &c.Confidence, "waiting": &c.WaitingTokens, "ps": &c.PrefillPS,
 		"decode": &c.DecodeNS, "free": &c.KVFree, "total": &c.KVTotal, "load": &c.Load,
+		"lower": &c.Lower, "lowerps": &c.LowerPS,
 	}
 }
 

@@ -16,6 +16,10 @@ import (
 // prefill of another: its share of the engine's steps meanwhile. A prior.
 const decodeNS = 250_000
 
+// lowerPS is what it takes to load the KV of a token from a slower tier: 256 KiB
+// at 13 GB/s. A prior.
+const lowerPS = 20_000_000
+
 // replica is one target and what is known of it.
 type replica struct {
 	target Target
@@ -178,6 +182,7 @@ func (r *replica) candidate(req *Request, now time.Time) routing.Candidate {
 		Confidence:    r.hit.perMille(),
 		WaitingTokens: r.waiting(),
 		PrefillPS:     r.rate.over(r.pool),
+		LowerPS:       lowerPS,
 		KVTotal:       clamp(r.hello.GetNumBlocks()),
 		Running:       int64(r.load.GetRunning()) + int64(r.load.GetWaiting()) + int64(len(r.unacked)),
 		LagMS:         r.lagMS,

@@ -110,9 +110,12 @@ func query(r *Request) routing.Query {
 
 // credit fills in the depths of the candidates with one block size.
 func (f *Fleet) credit(v *view, ns uint64, s *sized, now time.Time) {
-	f.depths(s.matches, v, func(at, depth int) {
+	f.depths(s.matches, v, func(at, depth, any int) {
 		if c := &v.snapshot.Candidates[at]; c.BlockSize == s.block && c.Stream.Credits() {
-			c.Depth = depth
+			c.Depth, c.Lower = depth, any
+			if any == depth {
+				c.Lower = 0 // nothing beyond
+			}
 		}
 	})
 	f.overlay.look(overlayKey{ns, s.block}, s.ids, now, func(fl *flight, depth int) {
@@ -139,10 +142,10 @@ func (v *view) index(x *replica) (int, bool) {
 // depths calls each with the depth of every candidate among the matches. Where
 // a replica has several ranks that is the least over them, because we cannot
 // say which rank will get the request.
-func (f *Fleet) depths(matches []kvindex.Match, v *view, each func(at, depth int)) {
-	var ranked map[int][2]int // ranks that match, least depth
+func (f *Fleet) depths(matches []kvindex.Match, v *view, each func(at, depth, any int)) {
+	var ranked map[int][3]int // ranks that match, least depth, least on any tier
 	for _, m := range matches {
-		if m.Replica >= len(f.owners) || m.Depth == 0 {
+		if m.Replica >= len(f.owners) {
 			continue
 		}
 		r := f.owners[m.Replica].replica
@@ -154,22 +157,21 @@ func (f *Fleet) depths(matches []kvindex.Match, v *view, each func(at, depth int
 			continue
 		}
 		if len(r.ranks) == 1 {
-			each(at, m.Depth)
+			each(at, m.Depth, m.Any)
 			continue
 		}
 		if ranked == nil {
-			ranked = make(map[int][2]int)
+			ranked = make(map[int][3]int)
 		}
 		k, seen := ranked[at]
-		if !seen || m.Depth < k[1] {
-			k[1] = m.Depth
+		if !seen {
+			k = [3]int{0, m.Depth, m.Any}
 		}
-		k[0]++
-		ranked[at] = k
+		ranked[at] = [3]int{k[0] + 1, min(k[1], m.Depth), min(k[2], m.Any)}
 	}
 	for at, k := range ranked {
 		if k[0] == len(v.replicas[at].ranks) {
-			each(at, k[1])
+			each(at, k[1], k[2])
 		}
 	}
 }
@@ -192,7 +194,7 @@ func (f *Fleet) missHolder(v *view, look *lookup) {
 	holder := -1
 	for i := range look.sizes {
 		s := &look.sizes[i]
-		f.depths(f.index.Held(nil, look.ns, s.ids), v, func(at, depth int) {
+		f.depths(f.index.Held(nil, look.ns, s.ids), v, func(at, depth, _ int) {
 			c := &v.snapshot.Candidates[at]
 			if unreachable(c.Excluded) && c.BlockSize == s.block && depth*s.block > best {
 				holder, best = at, depth*s.block
