@@ -26,6 +26,8 @@ type chatBody struct {
 	Template        jsontext.Value `json:"chat_template"`
 	ReasoningEffort jsontext.Value `json:"reasoning_effort"`
 	Truncate        jsontext.Value `json:"truncate_prompt_tokens"`
+
+	AddSpecialTokens bool `json:"add_special_tokens"`
 }
 
 // maxSteps bounds a rendering to some hundred milliseconds.
@@ -33,8 +35,8 @@ const maxSteps = 5_000_000
 
 // limits allows a template to copy each byte of the body some times, as they
 // do when they put a message together from its parts.
-func limits(body []byte) jinja.Limits {
-	return jinja.Limits{Steps: maxSteps, Bytes: 4<<20 + 24*len(body)}
+func (m *Model) limits(body []byte) jinja.Limits {
+	return jinja.Limits{Steps: maxSteps, Bytes: 4<<20 + 24*len(body), Now: m.now()}
 }
 
 func unsupported(format string, args ...any) error {
@@ -58,7 +60,7 @@ func (m *Model) Chat(ctx context.Context, body []byte) (Prompt, error) {
 	if err != nil {
 		return Prompt{}, err
 	}
-	text, err := m.template.Render(ctx, vars, limits(body))
+	text, err := m.template.Render(ctx, vars, m.limits(body))
 	if err != nil {
 		return Prompt{}, m.failed(ctx, "render", err)
 	}
@@ -67,7 +69,7 @@ func (m *Model) Chat(ctx context.Context, body []byte) (Prompt, error) {
 			return Prompt{}, err
 		}
 	}
-	return m.prompt(ctx, text, firstUserText(messages))
+	return m.prompt(ctx, text, firstUserText(messages), b.AddSpecialTokens)
 }
 
 // failed sorts errors: the context's is passed on, the rest is ErrUnsupported.
@@ -78,14 +80,23 @@ func (m *Model) failed(ctx context.Context, what string, err error) error {
 	return fmt.Errorf("%s: %w: %w", what, ErrUnsupported, err)
 }
 
-// prompt encodes the text, and the first user turn by itself.
-func (m *Model) prompt(ctx context.Context, text, turn string) (Prompt, error) {
+// prompt encodes the text, and the first user turn by itself. With around, it
+// adds what the model puts around a text.
+func (m *Model) prompt(ctx context.Context, text, turn string, around bool) (Prompt, error) {
 	p := Prompt{Text: text}
 	var err error
 	ids := make([]uint32, 0, len(text)/3+8)
-	if p.IDs, err = m.tokenizer.AppendEncodeContext(ctx, ids, text, true); err != nil {
+	var prefix, suffix []uint32
+	if around {
+		if m.around != nil {
+			return Prompt{}, fmt.Errorf("%w: %w", ErrUnsupported, m.around)
+		}
+		prefix, suffix = m.tokenizer.Around()
+	}
+	if p.IDs, err = m.tokenizer.AppendEncodeContext(ctx, append(ids, prefix...), text, true); err != nil {
 		return Prompt{}, m.failed(ctx, "encode", err)
 	}
+	p.IDs = append(p.IDs, suffix...)
 	if p.FirstUserTurn, err = m.tokenizer.AppendEncodeContext(ctx, nil, turn, true); err != nil {
 		return Prompt{}, m.failed(ctx, "encode", err)
 	}
@@ -96,6 +107,8 @@ func (m *Model) prompt(ctx context.Context, text, turn string) (Prompt, error) {
 var ownVariables = map[string]bool{
 	"messages": true, "conversation": true, "tools": true, "documents": true, "chat_template": true,
 	"add_generation_prompt": true, "continue_final_message": true, "tokenize": true,
+	// Functions of the template's environment.
+	"range": true, "namespace": true, "raise_exception": true, "strftime_now": true, "dict": true, "lipsum": true, "cycler": true, "joiner": true,
 }
 
 // variables are what the template is rendered with, and the messages as the
@@ -131,6 +144,9 @@ func (m *Model) variables(b *chatBody) (*jinja.Dict, *jinja.List, error) {
 	vars.Set("tools", tools)
 	vars.Set("documents", documents)
 	vars.Set("add_generation_prompt", b.AddGenerationPrompt == nil || *b.AddGenerationPrompt)
+	for i := range m.defaults.Len() {
+		vars.Set(m.defaults.At(i))
+	}
 	return vars, messages, templateArgs(vars, b.TemplateArgs)
 }
 

@@ -14,6 +14,9 @@ type completionBody struct {
 	Suffix   jsontext.Value `json:"suffix"`
 	Embeds   jsontext.Value `json:"prompt_embeds"`
 	Truncate jsontext.Value `json:"truncate_prompt_tokens"`
+
+	// AddSpecialTokens is true if it is not there.
+	AddSpecialTokens *bool `json:"add_special_tokens"`
 }
 
 // completionTurn is how many ids of a completion's prompt stand for its first
@@ -31,22 +34,22 @@ func (m *Model) Completion(ctx context.Context, body []byte) (Prompt, error) {
 	if isSet(b.Suffix) || isSet(b.Embeds) || isSet(b.Truncate) {
 		return Prompt{}, unsupported("suffix, prompt_embeds or truncate_prompt_tokens")
 	}
-	p, err := m.completion(ctx, b.Prompt)
+	p, err := m.completion(ctx, b.Prompt, b.AddSpecialTokens == nil || *b.AddSpecialTokens)
 	p.FirstUserTurn = p.IDs[:min(len(p.IDs), completionTurn)]
 	return p, err
 }
 
-func (m *Model) completion(ctx context.Context, raw jsontext.Value) (Prompt, error) {
+func (m *Model) completion(ctx context.Context, raw jsontext.Value, around bool) (Prompt, error) {
 	var text string
 	if raw.Kind() == '"' {
 		if err := json.Unmarshal(raw, &text); err != nil {
 			return Prompt{}, fmt.Errorf("read prompt: %w", err)
 		}
-		return m.prompt(ctx, text, "")
+		return m.prompt(ctx, text, "", around)
 	}
 	var texts []string
 	if err := json.Unmarshal(raw, &texts); err == nil && len(texts) == 1 {
-		return m.prompt(ctx, texts[0], "")
+		return m.prompt(ctx, texts[0], "", around)
 	}
 	var ids []uint32
 	if err := json.Unmarshal(raw, &ids); err != nil || len(ids) == 0 {

@@ -1,7 +1,9 @@
 package prompt
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json"
@@ -13,8 +15,9 @@ import (
 // config is what of tokenizer_config.json has a bearing on the prompt.
 type config struct {
 	ChatTemplate   jsontext.Value `json:"chat_template"`
-	AddBOS         bool           `json:"add_bos_token"`
-	AddEOS         bool           `json:"add_eos_token"`
+	Class          string         `json:"tokenizer_class"`
+	AddBOS         *bool          `json:"add_bos_token"`
+	AddEOS         *bool          `json:"add_eos_token"`
 	AddPrefixSpace bool           `json:"add_prefix_space"`
 	SplitSpecial   bool           `json:"split_special_tokens"`
 
@@ -65,11 +68,8 @@ func (m *Model) configure(data []byte) (template string, err error) {
 		name string
 		set  bool
 	}{
-		{"add_bos_token", c.AddBOS},
-		{"add_eos_token", c.AddEOS},
 		{"add_prefix_space", c.AddPrefixSpace},
 		{"split_special_tokens", c.SplitSpecial},
-		{"extra_special_tokens", len(c.Extra) > 0 && c.Extra.Kind() != 'n' && string(c.Extra) != "{}" && string(c.Extra) != "[]"},
 	} {
 		if flag.set {
 			return "", fmt.Errorf("unsupported: %s", flag.name)
@@ -78,6 +78,10 @@ func (m *Model) configure(data []byte) (template string, err error) {
 	if err := m.nameTokens(&c); err != nil {
 		return "", err
 	}
+	if err := m.nameExtra(c.Extra); err != nil {
+		return "", fmt.Errorf("extra_special_tokens: %w", err)
+	}
+	m.around = m.checkAround(&c)
 	switch c.ChatTemplate.Kind() {
 	case 0, 'n': // absent or null
 		return "", nil
@@ -136,6 +140,70 @@ func (m *Model) nameTokens(c *config) error {
 func (m *Model) known(t tokenName) error {
 	if _, ok := m.tokenizer.Added(string(t)); !ok {
 		return fmt.Errorf("unsupported: token %q is not among the added tokens of tokenizer.json", t)
+	}
+	return nil
+}
+
+// nameExtra makes variables of a model's own kinds of special tokens.
+func (m *Model) nameExtra(raw jsontext.Value) error {
+	switch raw.Kind() {
+	case 0, 'n':
+		return nil
+	case '[':
+		var list []tokenName
+		if err := json.Unmarshal(raw, &list); err != nil {
+			return err
+		}
+		for _, t := range list {
+			if err := m.known(t); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var named map[string]tokenName
+	if err := json.Unmarshal(raw, &named); err != nil {
+		return err
+	}
+	for name, t := range named {
+		if err := m.known(t); err != nil {
+			return err
+		}
+		m.special.Set(name, string(t))
+	}
+	return nil
+}
+
+// rebuilt are the classes of transformers that make their post-processor anew
+// from add_bos_token, true if it is not there, and add_eos_token.
+var rebuilt = map[string]bool{"LlamaTokenizer": true, "LlamaTokenizerFast": true, "GemmaTokenizer": true, "GemmaTokenizerFast": true}
+
+// checkAround returns an error if versions of transformers would not agree on
+// what is added around a text: if tokenizer.json and the flags here differ.
+func (m *Model) checkAround(c *config) error {
+	prefix, suffix := m.tokenizer.Around()
+	bos, eos := c.AddBOS, c.AddEOS
+	if rebuilt[c.Class] {
+		yes, no := true, false
+		bos, eos = cmp.Or(bos, &yes), cmp.Or(eos, &no)
+	}
+	for _, side := range []struct {
+		flag  string
+		want  *bool
+		token *tokenName
+		is    []uint32
+	}{{"add_bos_token", bos, c.BOS, prefix}, {"add_eos_token", eos, c.EOS, suffix}} {
+		if side.want == nil {
+			continue
+		}
+		var want []uint32
+		if *side.want && side.token != nil {
+			id, _ := m.tokenizer.Added(string(*side.token))
+			want = []uint32{id}
+		}
+		if !slices.Equal(want, side.is) {
+			return fmt.Errorf("%s and the post_processor of tokenizer.json differ", side.flag)
+		}
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
 // Package prompt turns the body of a request into the token ids that the
 // engine will make of it.
 //
-// Start at [Load] and [Model.Chat]. A model is a folder with tokenizer.json,
+// Start at [Load] or [Open], and [Model.Chat]. A model is a folder with tokenizer.json,
 // tokenizer_config.json and, if the template is not in the latter,
 // chat_template.jinja. A chat body goes through what vLLM does to it
 // (request.go), the model's chat template (package jinja) and its tokenizer
@@ -25,6 +25,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sallyport-ai/sallyport/routing/prompt/jinja"
 	"github.com/sallyport-ai/sallyport/routing/prompt/tokenizer"
@@ -40,7 +43,27 @@ type Model struct {
 	template    *jinja.Template // nil if the model has none
 	parts       bool            // the template wants content as a list of parts
 	special     *jinja.Dict     // eos_token and its like, as template variables
+	defaults    *jinja.Dict     // chat_template_kwargs of the engine
+	around      error           // why what is added around a text is not known
+	now         func() time.Time
 	fingerprint string
+}
+
+// Config says what model to load, and how the engine that serves it was
+// started. The zero value of each field but Files is the engine's default.
+type Config struct {
+	Files fs.FS // the model's folder, at the root
+
+	// TemplateArgs is the engine's default chat_template_kwargs, a JSON object;
+	// a request's count before them.
+	TemplateArgs jsontext.Value
+
+	// Zone is the engine's time zone, for templates that print the date; nil is
+	// UTC.
+	Zone *time.Location
+
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
 }
 
 // Prompt is what the engine computes on.
@@ -71,11 +94,14 @@ const (
 )
 
 // LoadFS reads the model at the root of files.
-func LoadFS(files fs.FS) (*Model, error) {
+func LoadFS(files fs.FS) (*Model, error) { return Open(Config{Files: files}) }
+
+// Open reads a model.
+func Open(c Config) (*Model, error) {
 	data := map[string][]byte{}
 	digest := sha256.New()
 	for _, name := range []string{tokenizerFile, configFile, templateFile} {
-		b, err := fs.ReadFile(files, name)
+		b, err := fs.ReadFile(c.Files, name)
 		if errors.Is(err, fs.ErrNotExist) && name != tokenizerFile {
 			continue
 		}
@@ -89,7 +115,10 @@ func LoadFS(files fs.FS) (*Model, error) {
 		digest.Write(size[:])
 		digest.Write(b)
 	}
-	m := &Model{special: &jinja.Dict{}, fingerprint: hex.EncodeToString(digest.Sum(nil))}
+	m := &Model{special: &jinja.Dict{}, defaults: &jinja.Dict{}, now: c.clock(), fingerprint: hex.EncodeToString(digest.Sum(nil))}
+	if err := templateArgs(m.defaults, c.TemplateArgs); err != nil {
+		return nil, fmt.Errorf("default chat_template_kwargs: %w", err)
+	}
 	var err error
 	if m.tokenizer, err = tokenizer.Parse(data[tokenizerFile]); err != nil {
 		return nil, err
@@ -109,6 +138,18 @@ func LoadFS(files fs.FS) (*Model, error) {
 	}
 	m.parts = m.template.IteratesContent()
 	return m, nil
+}
+
+// clock is the engine's clock.
+func (c *Config) clock() func() time.Time {
+	now, zone := c.Now, c.Zone
+	if now == nil {
+		now = time.Now
+	}
+	if zone == nil {
+		zone = time.UTC
+	}
+	return func() time.Time { return now().In(zone) }
 }
 
 // Fingerprint is the hexadecimal SHA-256 over the model's files: two models

@@ -50,8 +50,8 @@ func (r *run) attribute(v Value, name string) (Value, error) {
 			return f(v), nil
 		}
 		return nil, fmt.Errorf("%w: loop.%s", ErrUnsupported, name)
-	case method:
-		return nil, fmt.Errorf("%w: attribute of a method", ErrUnsupported)
+	case method, markup, *macro, builtin:
+		return nil, fmt.Errorf("%w: attribute of a %s", ErrUnsupported, typeName(v))
 	}
 	if hasAttribute(v, name) {
 		return method{v, name}, nil
@@ -94,6 +94,10 @@ func (x *itemExpr) eval(r *run) (Value, error) {
 func (r *run) item(v, k Value) (Value, error) {
 	if u, ok := v.(undefined); ok {
 		return nil, u.err()
+	}
+	switch v.(type) {
+	case markup, *macro, builtin:
+		return nil, fmt.Errorf("%w: item of a %s", ErrUnsupported, typeName(v))
 	}
 	if i, _, isFloat, ok := number(k); ok && !isFloat {
 		if s, ok := v.(string); ok {
@@ -164,6 +168,8 @@ func (x *sliceExpr) eval(r *run) (Value, error) {
 	switch v := v.(type) {
 	case undefined:
 		return nil, v.err()
+	case markup:
+		return nil, unmarked(v, "a slice")
 	case string:
 		if err := r.pay(5 * len(v)); err != nil {
 			return nil, err

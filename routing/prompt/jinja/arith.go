@@ -37,6 +37,12 @@ func (r *run) binary(o string, a, b Value) (Value, error) {
 	if o == "~" {
 		return r.concat(a, b)
 	}
+	if unmarked(a, o) != nil || unmarked(b, o) != nil {
+		if o == "+" {
+			return r.addMarkup(a, b)
+		}
+		return nil, fmt.Errorf("%w: %s of what was marked safe", ErrUnsupported, o)
+	}
 	if u, ok := firstUndefined(a, b); ok {
 		return nil, u.err()
 	}
@@ -97,8 +103,14 @@ func (r *run) sequence(o string, a, b Value) (Value, error) {
 			return r.repeat(a, n)
 		}
 	case "%":
-		if _, ok := a.(string); ok {
-			return nil, fmt.Errorf("%w: %% on a string", ErrUnsupported)
+		if s, ok := a.(string); ok {
+			if t, ok := b.(*List); ok && t.kind == isTuple {
+				return r.format(s, t.items)
+			}
+			if _, isDict := b.(*Dict); isDict {
+				return nil, fmt.Errorf("%w: %% of a dict", ErrUnsupported)
+			}
+			return r.format(s, []Value{b})
 		}
 	}
 	return nil, fmt.Errorf("unsupported operand types for %s: %q and %q", o, typeName(a), typeName(b))

@@ -16,6 +16,7 @@ func (r *run) equal(a, b Value, depth int) (bool, error) {
 	if err := r.step(); err != nil {
 		return false, err
 	}
+	a, b = plain(a), plain(b)
 	if _, _, _, ok := number(a); ok {
 		if _, _, _, ok := number(b); !ok {
 			return false, nil

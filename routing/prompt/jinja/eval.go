@@ -177,6 +177,7 @@ func (r *run) holds(o string, a, b Value) (bool, error) {
 	if err := r.step(); err != nil {
 		return false, err
 	}
+	a, b = plain(a), plain(b)
 	switch o {
 	case "==":
 		return r.equal(a, b, 0)
@@ -230,6 +231,11 @@ func (x *callExpr) eval(r *run) (Value, error) {
 	if u, ok := v.(undefined); ok {
 		return nil, u.err()
 	}
+	for _, x := range append([]Value{v}, args...) {
+		if err := unmarked(x, "a method"); err != nil {
+			return nil, err
+		}
+	}
 	if !hasAttribute(v, x.name) {
 		return nil, fmt.Errorf("%q has no method %s", typeName(v), x.name)
 	}
@@ -256,9 +262,15 @@ func (x *filterExpr) eval(r *run) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := unmarked(v, "a filter"); err != nil {
+		return nil, err
+	}
 	for i, a := range x.args {
 		if a == nil {
 			args[i] = notGiven{}
+		}
+		if err := unmarked(args[i], "a filter"); err != nil {
+			return nil, err
 		}
 	}
 	return x.f.apply(r, v, args)
@@ -273,7 +285,7 @@ func (x *testExpr) eval(r *run) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return x.check.holds(r, v, args)
+	return x.check.holds(r, plain(v), args)
 }
 
 func (x *namespaceExpr) eval(r *run) (Value, error) {

@@ -30,11 +30,14 @@ func (p *parser) expression(conditional bool) (expr, error) {
 		return nil, err
 	}
 	defer leave()
+	soft := p.soft
+	defer func() { p.soft = soft }()
 	x, err := p.or()
 	for n := 0; err == nil && conditional && p.skipKeyword("if"); n++ {
 		if n > maxChain {
 			return nil, p.fail("%w: expression too long", ErrBudget)
 		}
+		p.soft = true
 		c := &condExpr{then: x}
 		if c.test, err = p.or(); err != nil {
 			return nil, err
@@ -209,7 +212,7 @@ func (p *parser) filters(x expr) (expr, error) {
 // foreign are names that Jinja or transformers define and we do not, or that
 // are functions: not to be read as variables.
 var foreign = []string{
-	"range", "namespace", "raise_exception", "strftime_now", "dict", "lipsum", "cycler", "joiner",
+	"range", "namespace", "raise_exception", "dict", "lipsum", "cycler", "joiner",
 	"self", "super", "caller", "varargs", "kwargs",
 }
 
@@ -257,6 +260,9 @@ func (p *parser) name(t token) (expr, error) {
 	if slices.Contains(foreign, t.text) {
 		return nil, p.unsupported(t.text)
 	}
+	if t.text == "strftime_now" {
+		return &constExpr{builtin(t.text)}, nil
+	}
 	p.out.names[t.text] = true
 	p.scopes.read(t.text)
 	return &nameExpr{t.text}, nil
@@ -275,7 +281,15 @@ func (p *parser) callName(fn string) (expr, error) {
 	case fn == "raise_exception" && len(names) == 0 && len(args) == 1:
 		return &raiseExpr{args[0]}, nil
 	}
-	return nil, p.unsupported("function " + fn + " or these arguments for it")
+	if fn == "strftime_now" && len(names) == 0 && len(args) == 1 {
+		return &timeExpr{args[0]}, nil
+	}
+	if slices.Contains(foreign, fn) || fn == "strftime_now" || fn == "loop" {
+		return nil, p.unsupported("function " + fn + " or these arguments for it")
+	}
+	p.out.names[fn] = true
+	p.scopes.read(fn)
+	return &macroCall{&nameExpr{fn}, args, names}, nil
 }
 
 func (p *parser) parens() (expr, error) {

@@ -17,7 +17,9 @@ type filter struct {
 	params []string
 	form   argForm
 	test   int // index of the parameter that names a test, if not 0
-	apply  func(r *run, v Value, args []Value) (Value, error)
+
+	variadic bool // takes any number of positional arguments
+	apply    func(r *run, v Value, args []Value) (Value, error)
 }
 
 type argForm uint8
@@ -38,10 +40,15 @@ func given(v Value, otherwise Value) Value {
 }
 
 var filters = map[string]filter{
+	"capitalize": {apply: filterCapitalize},
 	"count":      {apply: filterLength},
 	"d":          {params: []string{"default_value", "boolean"}, apply: filterDefault},
 	"default":    {params: []string{"default_value", "boolean"}, apply: filterDefault},
+	"dictsort":   {params: []string{"case_sensitive", "by", "reverse"}, apply: filterDictsort},
 	"first":      {apply: filterFirst},
+	"float":      {params: []string{"default"}, apply: filterFloat},
+	"format":     {variadic: true, apply: filterFormat},
+	"int":        {params: []string{"default", "base"}, apply: filterInt},
 	"items":      {apply: filterItems},
 	"join":       {params: []string{"d", "attribute"}, apply: filterJoin},
 	"last":       {apply: filterLast},
@@ -53,6 +60,8 @@ var filters = map[string]filter{
 	"replace":    {params: []string{"old", "new", "count"}, apply: filterReplace},
 	"reverse":    {apply: filterReverse},
 	"selectattr": {params: []string{"attribute", "test", "value"}, form: positionalOnly, test: 1, apply: pickAttr(true)},
+	"safe":       {apply: filterSafe},
+	"sort":       {params: []string{"reverse", "case_sensitive", "attribute"}, apply: filterSort},
 	"string":     {apply: onString(func(s string) string { return s })},
 	"tojson":     {params: []string{"ensure_ascii", "indent", "separators", "sort_keys"}, form: namedOnly, apply: filterJSON},
 	"trim":       {params: []string{"chars"}, apply: filterTrim},

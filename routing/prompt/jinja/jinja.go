@@ -7,9 +7,10 @@
 //
 // # Exact or nothing
 //
-// It is the part of Jinja that ChatML templates use, not all of it. What is
-// missing (macros, includes, most filters) is an error of Parse that names it,
-// so that a template either renders to the engine's bytes or does not load.
+// It is the part of Jinja that chat templates use, not all of it. What is
+// missing (includes, recursive loops, call blocks, many filters) is an error of
+// Parse that names it, so that a template either renders to the engine's bytes
+// or does not load.
 // Where Python would raise, Render returns an error.
 //
 // # Budgets
@@ -25,6 +26,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 var (
@@ -47,6 +49,10 @@ func (e *RaisedError) Error() string { return "template raised: " + e.Message }
 type Limits struct {
 	Steps int // expressions and statements evaluated
 	Bytes int // of output and of all intermediate values together
+
+	// Now is the time for strftime_now, in the time zone of the engine. If it
+	// is zero, a template that asks for the time is refused.
+	Now time.Time
 }
 
 // The limits of Parse.
@@ -56,6 +62,9 @@ const (
 	maxChain   = 2000    // operators at one level, a+b+c or a.b.c
 )
 
+// maxCalls bounds the nesting of macro calls.
+const maxCalls = 100
+
 // maxDepth bounds the nesting of a value that is printed, compared or read
 // from JSON. Python gives up at about 1,000.
 const maxDepth = 400
@@ -64,6 +73,7 @@ const maxDepth = 400
 type Template struct {
 	body  []stmt
 	names map[string]bool
+	late  map[string]bool // names undefined until they are set, see scopes
 	sets  []*setStmt
 	loops []*forStmt
 }
@@ -77,11 +87,8 @@ func Parse(source string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{
-		tokens: tokens,
-		scopes: scopes{outer: map[string]bool{}, set: map[string]bool{}, pending: map[string]bool{}},
-		out:    &Template{names: map[string]bool{}},
-	}
+	p := &parser{tokens: tokens, out: &Template{names: map[string]bool{}, late: map[string]bool{}}}
+	p.scopes.enter()
 	if p.out.body, err = p.statements(nil); err != nil {
 		return nil, err
 	}
@@ -96,7 +103,7 @@ func (t *Template) Mentions(name string) bool { return t.names[name] }
 // neither there nor set by the template is undefined, which is not the same
 // as nil.
 func (t *Template) Render(ctx context.Context, vars *Dict, limits Limits) (string, error) {
-	r := &run{steps: limits.Steps, bytes: limits.Bytes, vars: vars, nextLook: limits.Steps}
+	r := &run{steps: limits.Steps, bytes: limits.Bytes, vars: vars, late: t.late, now: limits.Now, nextLook: limits.Steps}
 	r.scope = &scope{}
 	r.out = &strings.Builder{}
 	r.done = ctx.Done()
@@ -117,6 +124,9 @@ type run struct {
 	nextLook int // steps left when the context is looked at again
 	done     <-chan struct{}
 	vars     *Dict
+	late     map[string]bool
+	now      time.Time
+	calls    int // macros being called
 	scope    *scope
 	out      *strings.Builder
 }
@@ -182,7 +192,7 @@ func (r *run) lookup(name string) Value {
 			}
 		}
 	}
-	if v, ok := r.vars.Get(name); ok {
+	if v, ok := r.vars.Get(name); ok && !r.late[name] {
 		return v
 	}
 	return undefined{name}

@@ -50,6 +50,14 @@ func TestRender(t *testing.T) {
 		{"dict methods hide members from the dot only", "{% set d = {'items': 1, 'x': 2} %}{{ d['items'] }}{{ d.x }}{{ d.items() | list }}", "12[('items', 1), ('x', 2)]"},
 		{"comparisons chain", "{{ 1 < 2 < 3 }}{{ 1 < 3 < 2 }}", "TrueFalse"},
 		{"or returns an operand", "{{ x or 'd' }}{{ 0 or none }}", "dNone"},
+		{"a macro takes its arguments by place, name or default", "{% macro m(a, b=2, c=b) %}{{ a }}{{ b }}{{ c }};{% endmacro %}{{ m(1) }}{{ m(1, c=5) }}{{ m() }}", "122;125;22;"},
+		{"a macro sees names as they are when it is called", "{% macro m() %}{{ v }}{% endmacro %}{% set v = 1 %}{{ m() }}{% set v = 2 %}{{ m() }}", "12"},
+		{"a name set later is undefined in a macro, though it was passed in", "{% macro m() %}{{ s }}{% endmacro %}[{{ m() }}]{% set s = 1 %}{{ m() }}", "[]1"},
+		{"a macro's names end with it", "{% macro m() %}{% set v = 1 %}{{ v }}{% endmacro %}{{ m() }}{{ v is defined }}", "1False"},
+		{"generation marks text and keeps names", "{% generation %}{% set v = 1 %}{{ v }}{% endgeneration %}{{ v is defined }}", "1False"},
+		{"what is marked safe escapes what is added to it", "{{ '<' + ('<' | safe) }}{{ '<' ~ ('<' | safe) }}", "&lt;<<<"},
+		{"sorting ignores case", "{{ ['b', 'A', 'a', 'B'] | sort }}", "['A', 'a', 'b', 'B']"},
+		{"a filter that there is not fails where it is reached", "{% if not n %}{{ n | nonsense }}{% endif %}ok", "ok"},
 		{"repeating nothing costs nothing", "{{ ('' * 9000000000000000000) ~ ([] * 9000000000000000000) }}", "[]"},
 	} {
 		if got, err := render(t, c.in, vars); err != nil || got != c.want {
@@ -60,28 +68,28 @@ func TestRender(t *testing.T) {
 
 func TestWhatIsLeftOutIsRefusedByName(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
-		{"{% macro m() %}{% endmacro %}", "tag macro"},
+		{"{% call m() %}{% endcall %}", "tag call"},
+		{"{% macro m() %}{{ caller() }}{% endmacro %}", "function caller"},
+		{"{% macro m(loop) %}{% endmacro %}", "parameter loop"},
+		{"{% macro range() %}{% endmacro %}", "setting range"},
 		{"{% include 'x' %}", "tag include"},
 		{"{% import 'x' as y %}", "tag import"},
 		{"{% extends 'x' %}", "tag extends"},
-		{"{% generation %}{% endgeneration %}", "tag generation"},
 		{"{% raw %}{% endraw %}", "tag raw"},
 		{"{% for x in l recursive %}{% endfor %}", "recursive loop"},
 		{"{% set x | upper %}{% endset %}", "filter on a set block"},
 		{"{% set loop = 1 %}", "setting loop"},
 		{"{{ x | pprint }}", "filter pprint"},
-		{"{{ x | safe }}", "filter safe"},
-		{"{{ x | map('upper') }}", "arguments for the filter map"},
+		{"{{ x | map('pprint') }}", "map of this filter"},
+		{"{{ x | map(f) }}", "map with this argument"},
 		{"{{ x | selectattr('a', 'divisibleby', 2) }}", "arguments for the filter selectattr"},
 		{"{{ x is divisibleby 3 }}", "test divisibleby"},
 		{"{{ x.format(1) }}", "method format"},
 		{"{{ x.append(1) }}", "method append"},
 		{"{{ x.strip(1, 2) }}", "arguments for the method strip"},
 		{"{{ x.__class__ }}", "attribute __class__"},
-		{"{{ x() }}", "function x"},
 		{"{{ (x)(1) }}", "call of an expression"},
-		{"{{ strftime_now('%Y') }}", "strftime_now"},
-		{"{% if strftime_now is defined %}{% endif %}", "strftime_now"},
+		{"{{ strftime_now() }}", "strftime_now"},
 		{"{{ dict(a=1) }}", "function dict"},
 		{"{{ cycler }}", "cycler"},
 		{"{{ loop.cycle('a') }}", "loop.cycle"},
@@ -92,7 +100,7 @@ func TestWhatIsLeftOutIsRefusedByName(t *testing.T) {
 		{`{{ "\ud83d" }}`, "escape"},
 		{"{{ größe }}", "name"},
 		{"{{ f(*x) }}", "* in arguments"},
-		{"{% for i in l %}{{ n }}{% endfor %}{% set n = 1 %}", "setting n after a loop has read it"},
+		{"{% for i in l %}{{ n }}{% endfor %}{% if i %}{% set n = 1 %}{% endif %}", "setting n here after a loop or macro has read it"},
 	} {
 		if _, err := Parse(c.in); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: error %v, want ErrUnsupported with %q", c.in, err, c.want)
@@ -115,6 +123,8 @@ func TestPythonsErrorsAreErrors(t *testing.T) {
 	for _, in := range []string{
 		"{{ 'a' + 1 }}", "{{ none + 'a' }}", "{{ x.y }}", "{{ x[0] }}", "{{ x + 1 }}", "{{ 1 < 'a' }}", "{{ 1 in 'a' }}", "{{ 'a' in 5 }}", "{% for i in 5 %}{% endfor %}",
 		"{% for a, b in [[1]] %}{% endfor %}", "{{ 1 / 0 }}", "{{ 1 % 0 }}", "{{ 5|length }}", "{{ x|tojson }}", "{{ 'a'.split('') }}", "{{ [1][::0] }}", "{% set y.z = 1 %}", "{{ -[] }}",
+		"{{ f() }}", "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{% macro m(a) %}{% endmacro %}{{ m(1, a=2) }}", "{% macro m(a) %}{% endmacro %}{{ m(b=2) }}", "{{ [1, 'a'] | sort }}",
+		"{% if true %}{{ 1 | nonsense }}{% endif %}", "{{ '%d' | format('x') }}", "{{ x | int }}",
 	} {
 		if got, err := render(t, in, `{}`); err == nil || errors.Is(err, ErrBudget) {
 			t.Errorf("%q gives %q, %v", in, got, err)
@@ -136,22 +146,28 @@ func TestIntegersDoNotOverflowSilently(t *testing.T) {
 
 // hostile are templates that would take time, memory or stack without end.
 var hostile = map[string]string{
-	"nested loops":            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-	"doubling a string":       "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-	"doubling by ~":           "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-	"doubling by replace":     "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s | replace('x', 'xx') %}{% endfor %}",
-	"doubling by join":        "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
-	"doubling a list":         "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-	"repeating a string":      "{{ 'x' * 9000000000000000000 }}",
-	"printing a shared value": "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
-	"dumping a shared value":  "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s | tojson }}",
-	"comparing shared values": "{% set a = namespace(s=[1], t=[1]) %}{% for i in range(99) %}{% set a.s = [a.s, a.s] %}{% set a.t = [a.t, a.t] %}{% endfor %}{{ a.s == a.t }}",
-	"a deep value printed":    "{% set ns = namespace(s=[]) %}{% for i in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}",
-	"a deep value dumped":     "{% set ns = namespace(s=[]) %}{% for i in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s | tojson }}",
-	"much output":             "{% for i in range(99999) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}",
-	"searching a long string": "{% set s = 'x' * 900000 %}{% for i in range(99999) %}{% if 'y' in s %}{% endif %}{% endfor %}",
-	"many ranges":             "{% for i in range(9999) %}{% set r = range(99999) %}{% endfor %}",
-	"indenting":               "{% for i in range(9999) %}{{ [[[[[[[[[[1]]]]]]]]]] | tojson(indent=64) }}{% endfor %}",
+	"nested loops":                "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+	"doubling a string":           "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+	"doubling by ~":               "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+	"doubling by replace":         "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s | replace('x', 'xx') %}{% endfor %}",
+	"doubling by join":            "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
+	"doubling a list":             "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+	"repeating a string":          "{{ 'x' * 9000000000000000000 }}",
+	"printing a shared value":     "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+	"dumping a shared value":      "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s | tojson }}",
+	"comparing shared values":     "{% set a = namespace(s=[1], t=[1]) %}{% for i in range(99) %}{% set a.s = [a.s, a.s] %}{% set a.t = [a.t, a.t] %}{% endfor %}{{ a.s == a.t }}",
+	"a deep value printed":        "{% set ns = namespace(s=[]) %}{% for i in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}",
+	"a deep value dumped":         "{% set ns = namespace(s=[]) %}{% for i in range(9999) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s | tojson }}",
+	"much output":                 "{% for i in range(99999) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx{% endfor %}",
+	"searching a long string":     "{% set s = 'x' * 900000 %}{% for i in range(99999) %}{% if 'y' in s %}{% endif %}{% endfor %}",
+	"many ranges":                 "{% for i in range(9999) %}{% set r = range(99999) %}{% endfor %}",
+	"a macro that calls itself":   "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+	"macros that call each other": "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
+	"a tree of macros":            "{% macro m(n) %}{% if n > 0 %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+	"a macro that doubles":        "{% macro m(n, s) %}{% if n > 0 %}{{ m(n - 1, s ~ s) }}{% endif %}{% endmacro %}{{ m(60, 'x') }}",
+	"sorting again and again":     "{% for i in range(9999) %}{% set l = range(9999) | sort(reverse=true) %}{% endfor %}",
+	"escaping":                    "{% set ns = namespace(s='<') %}{% for i in range(99) %}{% set ns.s = ns.s ~ (ns.s + ('x' | safe)) %}{% endfor %}",
+	"indenting":                   "{% for i in range(9999) %}{{ [[[[[[[[[[1]]]]]]]]]] | tojson(indent=64) }}{% endfor %}",
 }
 
 func TestHostileTemplatesHitTheBudget(t *testing.T) {

@@ -117,7 +117,7 @@ func (d *dumper) dump(v Value, depth int) error {
 	if err := d.step(); err != nil {
 		return err
 	}
-	switch v := v.(type) {
+	switch v := plain(v).(type) {
 	case nil:
 		return d.write("null")
 	case bool:

@@ -11,40 +11,11 @@ type parser struct {
 	tokens []token
 	pos    int
 	depth  int
-	loops  int // for statements around, for break and continue
+	loops  int  // for statements around, for break and continue
+	soft   bool // see missing
+	branch int  // if statements around, in this scope
 	scopes scopes
 	out    *Template
-}
-
-// scopes notices the one case in which Jinja's scopes, which it works out
-// before rendering, differ from looking names up as one goes: a loop that
-// reads a name which the template sets later, outside, and has not mentioned
-// outside before, finds it undefined even if it was passed in.
-type scopes struct {
-	inside  int             // loops and set blocks around
-	outer   map[string]bool // mentioned outside them
-	set     map[string]bool // set inside
-	pending map[string]bool // read inside, neither of the above before
-}
-
-func (s *scopes) read(name string) {
-	switch {
-	case s.inside == 0:
-		s.outer[name] = true
-	case !s.outer[name] && !s.set[name]:
-		s.pending[name] = true
-	}
-}
-
-// write reports whether the name may be set here.
-func (s *scopes) write(name string) bool {
-	if s.inside > 0 {
-		s.set[name] = true
-		return true
-	}
-	ok := s.outer[name] || !s.pending[name]
-	s.outer[name] = true
-	return ok
 }
 
 func (p *parser) fail(format string, args ...any) error {
@@ -160,6 +131,10 @@ func (p *parser) statement() (stmt, error) {
 		return p.forTag()
 	case "set":
 		return p.setTag()
+	case "macro":
+		return p.macroTag()
+	case "generation":
+		return p.generationTag()
 	case "break":
 		s = jumpStmt{errBreak}
 	case "continue":
@@ -194,6 +169,10 @@ func (p *parser) block(end ...string) ([]stmt, string, error) {
 
 func (p *parser) ifTag() (stmt, error) {
 	s := &ifStmt{}
+	soft := p.soft
+	p.soft = true
+	p.branch++
+	defer func() { p.soft = soft; p.branch-- }()
 	for {
 		test, err := p.tuple(false, "")
 		if err != nil {
@@ -229,29 +208,33 @@ func (p *parser) forTag() (stmt, error) {
 		return nil, err
 	}
 	if p.skipKeyword("if") {
-		if s.filter, err = p.expression(true); err != nil {
+		leave := p.enterScope()
+		for _, t := range s.targets {
+			p.scopes.write(t) // nothing was read in this frame yet
+		}
+		s.filter, err = p.expression(true)
+		leave()
+		if err != nil {
 			return nil, err
 		}
 	}
 	if p.peek().keyword("recursive") {
 		return nil, p.unsupported("recursive loop")
 	}
+	leave := p.enterScope()
 	p.loops++
-	p.scopes.inside++
 	for _, t := range s.targets {
-		p.scopes.write(t)
+		p.scopes.write(t) // nothing was read in this frame yet
 	}
 	var tag string
 	s.body, tag, err = p.block("else", "endfor")
 	p.loops--
-	p.scopes.inside--
+	if err == nil && tag == "else" {
+		s.orElse, _, err = p.block("endfor")
+	}
+	leave()
 	if err != nil {
 		return nil, err
-	}
-	if tag == "else" {
-		if s.orElse, _, err = p.block("endfor"); err != nil {
-			return nil, err
-		}
 	}
 	p.out.loops = append(p.out.loops, s)
 	return s, p.endBlock()
@@ -259,7 +242,7 @@ func (p *parser) forTag() (stmt, error) {
 
 // reserved are the names a template may read but not set, since we answer for
 // them ourselves.
-var reserved = []string{"loop", "range", "namespace", "raise_exception", "true", "false", "none", "True", "False", "None"}
+var reserved = []string{"loop", "range", "namespace", "raise_exception", "strftime_now", "true", "false", "none", "True", "False", "None"}
 
 // targets is "a" or "a, b" or "(a, b)".
 func (p *parser) targets() ([]string, error) {
@@ -320,11 +303,24 @@ func (p *parser) setTag() (stmt, error) {
 // written notes what a set tag sets, once its value was read.
 func (p *parser) written(s *setStmt) error {
 	for _, n := range s.names {
-		if s.attr == "" && !p.scopes.write(n) {
-			return p.unsupported("setting " + n + " after a loop has read it")
+		if s.attr == "" {
+			if err := p.write(n); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// ownBlock is a block that no break or continue can leave, with its own names.
+func (p *parser) ownBlock(end string) ([]stmt, error) {
+	leave := p.enterScope()
+	defer leave()
+	around := p.loops
+	p.loops = 0
+	defer func() { p.loops = around }()
+	body, _, err := p.block(end)
+	return body, err
 }
 
 // setBlock reads the rest of a set tag without value.
@@ -335,13 +331,8 @@ func (p *parser) setBlock(s *setStmt) error {
 	if len(s.names) != 1 || s.attr != "" {
 		return p.unsupported("set block with this target")
 	}
-	around := p.loops
-	p.loops = 0 // a jump cannot leave a set block
-	p.scopes.inside++
 	var err error
-	s.block, _, err = p.block("endset")
-	p.scopes.inside--
-	if p.loops = around; err != nil {
+	if s.block, err = p.ownBlock("endset"); err != nil {
 		return err
 	}
 	if err := p.written(s); err != nil {

@@ -71,10 +71,6 @@ func (p *parser) filter(of expr) (expr, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, ok := filters[t.text]
-	if !ok {
-		return nil, p.unsupported("filter " + t.text)
-	}
 	var args []expr
 	var names []string
 	if p.peek().is("(") {
@@ -82,11 +78,54 @@ func (p *parser) filter(of expr) (expr, error) {
 			return nil, err
 		}
 	}
+	f, ok := filters[t.text]
+	switch {
+	case !ok:
+		return p.missing("filter", t.text, jinjaFilters)
+	case t.text == "map" && len(args) > len(names):
+		return p.mapFilter(of, args, names)
+	case f.variadic:
+		if len(names) > 0 {
+			return nil, p.unsupported("named arguments for the filter " + t.text)
+		}
+		return &filterExpr{of, f, args}, nil
+	}
 	bound, ok := bind(f.params, args, names)
 	if !ok || f.form == namedOnly && len(args) > len(names) || f.form == positionalOnly && len(names) > 0 || !p.namesTest(f, bound) {
 		return nil, p.unsupported("these arguments for the filter " + t.text)
 	}
 	return &filterExpr{of, f, bound}, nil
+}
+
+// missing is a filter or test that is not implemented. One that Jinja does not
+// have either fails a template when it is compiled, but inside an if, or an
+// if-expression, only when it is reached.
+func (p *parser) missing(what, name string, has []string) (expr, error) {
+	switch {
+	case slices.Contains(has, name):
+		return nil, p.unsupported(what + " " + name)
+	case p.soft:
+		return &failExpr{p.fail("no %s named %q", what, name)}, nil
+	}
+	return nil, p.fail("no %s named %q", what, name)
+}
+
+// mapFilter is map with a filter's name and that filter's arguments.
+func (p *parser) mapFilter(of expr, args []expr, names []string) (expr, error) {
+	c, _ := args[0].(*constExpr)
+	if c == nil {
+		return nil, p.unsupported("map with this argument")
+	}
+	name, _ := c.v.(string)
+	f, ok := filters[name]
+	if !ok || f.variadic || f.test > 0 || name == "map" {
+		return nil, p.unsupported("map of this filter")
+	}
+	bound, ok := bind(f.params, args[1:], names)
+	if !ok || f.form == namedOnly && len(args)-1 > len(names) {
+		return nil, p.unsupported("these arguments for the filter " + name)
+	}
+	return &mapExpr{of, f, bound}, nil
 }
 
 // namesTest checks the argument of a filter that names a test.
@@ -130,7 +169,7 @@ func (p *parser) test(of expr) (expr, error) {
 	}
 	check, ok := tests[t.text]
 	if !ok {
-		return nil, p.unsupported("test " + t.text)
+		return p.missing("test", t.text, jinjaTests)
 	}
 	x := &testExpr{of: of, check: check}
 	switch next := p.peek(); {

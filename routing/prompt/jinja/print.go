@@ -10,8 +10,11 @@ import (
 
 // str is Python's str(v).
 func (r *run) str(v Value) (string, error) {
-	if s, ok := v.(string); ok {
+	switch s := v.(type) {
+	case string:
 		return s, nil
+	case markup:
+		return string(s), nil
 	}
 	var b strings.Builder
 	if err := r.repr(&b, v, 0); err != nil {

@@ -132,6 +132,12 @@ func typeName(v Value) string {
 		return "namespace"
 	case *loop:
 		return "loop"
+	case markup:
+		return "markup"
+	case *macro:
+		return "macro"
+	case builtin:
+		return "function"
 	}
 	return "method"
 }
@@ -147,6 +153,8 @@ func truth(v Value) bool {
 	case float64:
 		return v != 0
 	case string:
+		return v != ""
+	case markup:
 		return v != ""
 	case *List:
 		return len(v.items) > 0 || v.kind == isGenerator
@@ -194,6 +202,8 @@ func (r *run) iterate(v Value) ([]Value, error) {
 			items[i] = k
 		}
 		return items, nil
+	case markup:
+		return nil, unmarked(v, "iteration")
 	case string:
 		if err := r.pay(32 * len(v)); err != nil {
 			return nil, err

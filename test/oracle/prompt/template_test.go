@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sallyport-ai/sallyport/routing/prompt/jinja"
 )
@@ -58,9 +59,8 @@ func pythonAnswers(t *testing.T, cases []templateCase) []answer {
 // agree compares our rendering with Jinja2's: the same text, or an error where
 // it has one. An ErrUnsupported is the permitted answer to anything, and
 // counted.
-func agree(t *testing.T, cases []templateCase) (unsupported int) {
+func agree(t *testing.T, cases []templateCase) (rendered, unsupported int) {
 	t.Helper()
-	rendered := 0
 	defer func() { t.Logf("Jinja2 renders %d of %d", rendered, len(cases)) }()
 	for i, want := range pythonAnswers(t, cases) {
 		if want.Error == "" {
@@ -77,8 +77,11 @@ func agree(t *testing.T, cases []templateCase) (unsupported int) {
 			t.Errorf("%q\n got %q\nwant %q", cases[i].Template, got, want.Text)
 		}
 	}
-	return unsupported
+	return rendered, unsupported
 }
+
+// now is what render.py takes for now.
+var now = time.Date(2026, 3, 7, 14, 5, 9, 1234_000, time.UTC)
 
 func render(t *testing.T, c templateCase) (string, error) {
 	t.Helper()
@@ -90,7 +93,7 @@ func render(t *testing.T, c templateCase) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return tmpl.Render(t.Context(), vars.(*jinja.Dict), jinja.Limits{Steps: 1e6, Bytes: 1e8})
+	return tmpl.Render(t.Context(), vars.(*jinja.Dict), jinja.Limits{Steps: 1e7, Bytes: 1e9, Now: now})
 }
 
 const snippetVars = `{"a":0,"b":"","c":2.5,"d":true,"e":false,"f":null,"g":-7,"s":"héllo wörld","l":[3,"x",2.5,null],
@@ -107,5 +110,6 @@ func TestSnippetsRenderAsInJinja2(t *testing.T) {
 	for _, line := range strings.Split(strings.TrimSuffix(string(data), "\n"), "\n") {
 		cases = append(cases, templateCase{strings.ReplaceAll(line, `\n`, "\n"), json.RawMessage(snippetVars)})
 	}
-	t.Logf("%d snippets, %d unsupported", len(cases), agree(t, cases))
+	_, unsupported := agree(t, cases)
+	t.Logf("%d snippets, %d unsupported", len(cases), unsupported)
 }
