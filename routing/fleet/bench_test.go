@@ -3,8 +3,11 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sallyport-ai/sallyport/routing"
 	"github.com/sallyport-ai/sallyport/routing/blockid"
@@ -83,4 +86,97 @@ func BenchmarkReserve(b *testing.B) {
 			})
 		}
 	}
+}
+
+// framer makes the frames of one replica's Watch: turns of 67 blocks that come
+// and, once many are held, go.
+type framer struct {
+	r    *rand.Rand
+	ns   uint64
+	turn int
+}
+
+const turnBlocks = 67
+
+func (g *framer) next() *residencyv1.Frame {
+	const slots = 64
+	first := uint32(g.turn/2%slots)*turnBlocks + 1
+	defer func() { g.turn++ }()
+	if g.turn%2 == 0 { // what has been in the slot leaves it
+		nodes := make([]uint32, turnBlocks)
+		for i := range nodes {
+			nodes[i] = first + turnBlocks - 1 - uint32(i)
+		}
+		return &residencyv1.Frame{Body: &residencyv1.Frame_Removed{Removed: &residencyv1.Removed{Nodes: nodes}}}
+	}
+	ids := make([]uint64, turnBlocks)
+	for i := range ids {
+		ids[i] = g.r.Uint64()
+	}
+	return &residencyv1.Frame{Body: &residencyv1.Frame_Stored{Stored: &residencyv1.Stored{Ns: g.ns, Node: first, Ids: ids}}}
+}
+
+// BenchmarkApplyFrames is what the Watches of 1,000 replicas cost once their
+// frames have been read: to decode them and to apply them to the index.
+func BenchmarkApplyFrames(b *testing.B) {
+	const replicas = 1000
+	f := watched(b, replicas, [][]uint32{prompt(1, 500)})
+	sessions, framers := make([]*session, replicas), make([]*framer, replicas)
+	for i, r := range f.replicas {
+		sessions[i] = &session{f: f, r: r, id: r.id}
+		framers[i] = &framer{rand.New(rand.NewPCG(uint64(i), 3)), uint64(i % 20), 0}
+	}
+	encoded := make([][]byte, 128*replicas)
+	for i := range encoded {
+		var err error
+		if encoded[i], err = proto.Marshal(framers[i%replicas].next()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		var frame residencyv1.Frame
+		if err := proto.Unmarshal(encoded[i%len(encoded)], &frame); err != nil {
+			b.Fatal(err)
+		}
+		if err := sessions[i%replicas].frame(&frame); err != nil {
+			b.Fatal(err)
+		}
+		i++
+	}
+	b.ReportMetric(float64(i)/b.Elapsed().Seconds(), "frames/s")
+	b.ReportMetric(turnBlocks*float64(i)/b.Elapsed().Seconds(), "block-ops/s")
+}
+
+// BenchmarkWatchFrames is the same from the wire: gRPC over mTLS, from 20
+// relays whose own work is in the time.
+func BenchmarkWatchFrames(b *testing.B) {
+	const n = 20
+	a := newAuthority(b)
+	relays, targets := make([]*relay, n), make([]Target, n)
+	for i := range relays {
+		relays[i] = a.relay(b, fmt.Sprint(base, i), "general", "127.0.0.1:0")
+		targets[i] = relays[i].target("general")
+	}
+	f := start(b, a.config(b, targets...))
+	up(b, f, n)
+	framers := make([]*framer, n)
+	for i := range framers {
+		framers[i] = &framer{rand.New(rand.NewPCG(uint64(i), 3)), uint64(i), 0}
+	}
+	i := 0
+	for b.Loop() {
+		relays[i%n].say(framers[i%n].next)
+		i++
+	}
+	for k, r := range relays {
+		done := f.status(k).LagMS + 1
+		r.say(func() *residencyv1.Frame {
+			return &residencyv1.Frame{Body: &residencyv1.Frame_Heartbeat{Heartbeat: &residencyv1.Heartbeat{EventLagUs: done * 1000}}}
+		})
+		until(b, "everything is applied", func() bool { return f.status(k).LagMS == done || f.status(k).LagMS == 7 })
+	}
+	b.ReportMetric(float64(i)/b.Elapsed().Seconds(), "frames/s")
+	b.ReportMetric(turnBlocks*float64(i)/b.Elapsed().Seconds(), "block-ops/s")
 }

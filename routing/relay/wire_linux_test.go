@@ -1,0 +1,183 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sallyport-ai/sallyport/routing/kvevents"
+)
+
+// cpu is the time that the process has worked.
+func cpu(b testing.TB) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkWire is everything from the engine's socket to the changes that
+// subscribers are told, once 100,000 blocks are held: each batch evicts prompts
+// and stores others, as an engine's step does. One operation is one batch of 500
+// blocks. The publisher's share is in the time.
+func BenchmarkWire(b *testing.B) {
+	for _, form := range []kvevents.Form{kvevents.FormMap, kvevents.FormArray} {
+		b.Run([]string{"map", "array"}[form], func(b *testing.B) { benchWire(b, form) })
+	}
+}
+
+func benchWire(b *testing.B, form kvevents.Form) {
+	const held, perBatch, blocks = 4000, 10, 25
+	evs := prompts(2 * held)
+	for i := range evs {
+		evs[i].Extra = make([][]kvevents.ExtraKey, blocks)
+		evs[i].Extra[0] = []kvevents.ExtraKey{{Kind: kvevents.SaltKey, ID: evs[i].Salt}}
+	}
+	payload := func(i int) []byte { // stores prompts, and evicts those stored before the held ones
+		batch := kvevents.Batch{TS: 1, Rank: 0}
+		for k := i * perBatch; k < (i+1)*perBatch; k++ {
+			if k >= held {
+				batch.Events = append(batch.Events, gone16(uint64((k-held)%len(evs)+1), seqDown(blocks)...))
+			}
+			batch.Events = append(batch.Events, evs[k%len(evs)])
+		}
+		return kvevents.AppendBatch(nil, &batch, form)
+	}
+	const filled, cycle = held / perBatch, 2 * held / perBatch
+	var payloads [filled + cycle][]byte
+	for i := range payloads {
+		payloads[i] = payload(i)
+	}
+	endpoint := "ipc://" + b.TempDir() + "/e"
+	pub, err := kvevents.NewPublisher(kvevents.PublisherConfig{Listen: endpoint, HWM: 256})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer pub.Close()
+	h := newHub(1, false, mirrorConfig{blockSize: 16, capacity: 200_000, resolve: ours}, nil)
+	sub, _ := h.subscribe()
+	go func() {
+
+		for {
+			select {
+			case c := <-sub.changes:
+
+				sub.waiting.Add(-int64(c.size()))
+			case <-sub.behind:
+				b.Error("the subscriber fell behind")
+				return
+			case <-b.Context().Done():
+
+				return
+			}
+		}
+	}()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	f := &follower{hub: h, events: endpoint, log: slog.New(slog.DiscardHandler)}
+	go f.run(ctx)
+	next := func() (n uint64) {
+		h.update(0, func(s *stream) { n = s.next })
+		return n
+	}
+	for deadline := time.Now().Add(10 * time.Second); next() == 0; time.Sleep(time.Millisecond) { // until it is subscribed
+		if err := pub.Publish("", 0, payloads[0]); err != nil || time.Now().After(deadline) {
+			b.Fatal("no subscription", err)
+		}
+	}
+	seq := uint64(0)
+	send := func(p []byte) {
+		seq++
+		if seq%32 == 0 {
+			for next()+128 < seq {
+				time.Sleep(50 * time.Microsecond)
+			}
+		}
+		if err := pub.Publish("", seq, p); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, p := range payloads[1:filled] {
+		send(p)
+	}
+	began, i := cpu(b), 0
+	for b.Loop() {
+		send(payloads[filled+i%cycle])
+		i++
+	}
+	for deadline := time.Now().Add(10 * time.Second); next() != seq+1; time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			b.Fatal(fmt.Sprintf("batch %d never came; at %d", seq, next()))
+		}
+	}
+	ops := float64(i * perBatch * blocks * 2)
+	b.ReportMetric(ops/b.Elapsed().Seconds(), "block-ops/s")
+	b.ReportMetric(ops/(cpu(b)-began).Seconds(), "block-ops/cpu-s")
+	if s := h.summaries()[0]; s.blocks < held*blocks*9/10 || s.restarts > 0 {
+		b.Fatalf("%+v", s)
+	}
+	cancel()
+}
+
+// BenchmarkTenGateways is a relay of 100,000 blocks that tells ten gateways of
+// 3,000 block changes a second. What it costs is the time that the process
+// worked, which includes the gateways' side of ten connections.
+func BenchmarkTenGateways(b *testing.B) {
+	const gateways, perSecond, every, span = 10, 3000, 10 * time.Millisecond, 2 * time.Second
+	w, _ := watchWorld(b, false)
+	const held = 4000
+	evs := prompts(2 * held)
+	w.relay.hub.update(0, func(s *stream) {
+		s.m, _ = bigMirror(held)
+		s.m.cfg.resolve = ours
+	})
+	var frames, blocks atomic.Int64
+	for range gateways {
+		stream := w.watch(b.Context())
+		for {
+			f, err := stream.Recv()
+			if err != nil {
+				b.Fatal(err)
+			}
+			if f.GetSnapshotEnd() != nil {
+				break
+			}
+		}
+		go func() {
+			for {
+				f, err := stream.Recv()
+				if err != nil {
+					return
+				}
+				frames.Add(1)
+				blocks.Add(int64(len(f.GetStored().GetIds()) + len(f.GetRemoved().GetNodes())))
+			}
+		}()
+	}
+	k := 0
+	for b.Loop() {
+		before, told := cpu(b), blocks.Load()
+		began, ops := time.Now(), 0
+		for time.Since(began) < span {
+			if time.Duration(ops)*time.Second/perSecond > time.Since(began) {
+				time.Sleep(every / 2)
+				continue
+			}
+			in, out := (held+k)%len(evs), k%len(evs)
+			w.relay.hub.update(0, func(s *stream) {
+				s.m.apply(batchOf(gone16(uint64(out+1), seqDown(25)...), evs[in]))
+			})
+			k++
+			ops += 50
+		}
+		b.ReportMetric(100*(cpu(b)-before).Seconds()/time.Since(began).Seconds(), "%core")
+		b.ReportMetric(float64(blocks.Load()-told)/gateways/time.Since(began).Seconds(), "blocks/s")
+	}
+	b.ReportMetric(float64(frames.Load())/gateways, "frames")
+}
