@@ -346,6 +346,15 @@ func TestAConnectionThatFailsIsTriedElsewhere(t *testing.T) {
 				}
 			}
 			before := len(w.engine.got(mark))
+			var meanwhile string
+			w.engine.on(mark, func(_ http.ResponseWriter, _ *http.Request, _ call, pass func()) {
+				for _, r := range w.fleet.Replicas() {
+					if r.ID == id {
+						meanwhile = string(r.Excluded)
+					}
+				}
+				pass()
+			})
 			c.breakIt(holder.front, other)
 			defer c.mend(holder.front, other)
 			s := serve(t) // which has no connection yet
@@ -365,6 +374,9 @@ func TestAConnectionThatFailsIsTriedElsewhere(t *testing.T) {
 			}
 			if o[0].Status != statusError || o[0].Reason != c.status || o[1].Status != statusOK || o[1].Outcome.Peer != other.id {
 				t.Errorf("outcomes: %s %s, %s by %s", o[0].Status, o[0].Reason, o[1].Status, o[1].Outcome.Peer)
+			}
+			if meanwhile == "" {
+				t.Error("the replica would have been tried again meanwhile")
 			}
 			c.mend(holder.front, other)
 			eventually(t, "the replica to be trusted again", w.whole)

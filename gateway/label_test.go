@@ -42,6 +42,23 @@ func TestARefusalByPolicySaysNoMoreThanItsCode(t *testing.T) {
 	}
 }
 
+// The issuer may say one tenant of a client, our own register another: then
+// neither is believed.
+func TestATokenAgainstTheRegisterIsRefused(t *testing.T) {
+	s := serve(t)
+	token, err := s.mint(map[string]any{"sub": "x", "tenant": "globex", "client_id": "acme-agent"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := s.newMark()
+	a := s.post("", chat(mark), "Authorization", "Bearer "+token)
+	s.want(a, http.StatusForbidden, "policy_denied")
+	s.unreached(mark)
+	if d, _ := s.lone(a); d.Reason != "not_registered" || string(d.Decision) != "null" {
+		t.Errorf("reason %s, decision %s", d.Reason, d.Decision)
+	}
+}
+
 func TestWhatCannotBeClassifiedIsRefused(t *testing.T) {
 	s := serve(t)
 	mark := s.newMark()
