@@ -25,10 +25,13 @@ func promptRun(t *testing.T, in string, args ...string) (string, int) {
 	code := 0
 	if err := root.ExecuteContext(t.Context()); err != nil {
 		code = exitCannotTell
-		if ee := (*exitError)(nil); errors.As(err, &ee) {
+		var ee *exitError
+		if errors.As(err, &ee) {
 			code = ee.code
 		}
-		fmt.Fprintln(&out, err)
+		if ee == nil || ee.err != nil {
+			fmt.Fprintln(&out, err)
+		}
 	}
 	return out.String(), code
 }

@@ -56,6 +56,9 @@ func (m *Model) Chat(ctx context.Context, body []byte) (Prompt, error) {
 	if m.template == nil {
 		return Prompt{}, unsupported("the model has no chat template")
 	}
+	if m.harmony() {
+		return Prompt{}, unsupported("vLLM writes Harmony prompts without the template")
+	}
 	vars, messages, err := m.variables(&b)
 	if err != nil {
 		return Prompt{}, err
@@ -70,6 +73,13 @@ func (m *Model) Chat(ctx context.Context, body []byte) (Prompt, error) {
 		}
 	}
 	return m.prompt(ctx, text, firstUserText(messages), b.AddSpecialTokens)
+}
+
+// harmony reports whether the model speaks OpenAI's Harmony format.
+func (m *Model) harmony() bool {
+	_, start := m.tokenizer.Added("<|start|>")
+	_, channel := m.tokenizer.Added("<|channel|>")
+	return start && channel
 }
 
 // failed sorts errors: the context's is passed on, the rest is ErrUnsupported.
