@@ -123,9 +123,10 @@ func checkGateway(ctx context.Context, cfg gatewayConfig) error {
 	_, perr := policy.Load(ctx, policyConfigOf(cfg, nil))
 	_, merr := loadPrompts(cfg.Models)
 	_, serr := sharedSecret(cfg.Identity.SecretFile)
+	_, cerr := collectorRoots(cfg.Telemetry.CAFile)
 	var kerr error
 	if cfg.Identity.APIKeys.File != "" {
 		_, kerr = apiKeys(cfg.Identity.APIKeys, nil)
 	}
-	return errors.Join(perr, merr, serr, kerr)
+	return errors.Join(perr, merr, serr, cerr, kerr)
 }

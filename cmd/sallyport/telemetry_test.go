@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -32,7 +33,7 @@ func collector(t *testing.T, start func(http.Handler) *httptest.Server, answer h
 	t.Helper()
 	got = new(atomic.Int64)
 	s = start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if b, err := io.ReadAll(r.Body); err == nil && r.URL.Path == "/v1/traces" && strings.Contains(string(b), "POST /v1/chat/completions") {
+		if b, err := io.ReadAll(r.Body); err == nil && r.URL.Path == "/v1/traces" && strings.Contains(string(b), "GET /v1/models") {
 			got.Add(1)
 		}
 		answer(w, r)
@@ -56,7 +57,7 @@ func TestSpansGoToTheCollector(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, span := tel.spans.Tracer("test").Start(t.Context(), "POST /v1/chat/completions")
+			_, span := tel.spans.Tracer("test").Start(t.Context(), "GET /v1/models")
 			span.End()
 			if err := tel.close(); err != nil || got.Load() != 1 {
 				t.Errorf("%d spans came, %v", got.Load(), err)
@@ -86,7 +87,7 @@ func TestACollectorThatIsGoneOrStuckHoldsNothingUp(t *testing.T) {
 			}
 			began := time.Now()
 			for range 10_000 {
-				_, span := tel.spans.Tracer("test").Start(t.Context(), "POST /v1/chat/completions")
+				_, span := tel.spans.Tracer("test").Start(t.Context(), "GET /v1/models")
 				span.End()
 			}
 			if took := time.Since(began); took > time.Second {
@@ -139,5 +140,50 @@ func TestProductionSendsNoSpansInTheClear(t *testing.T) {
 		if got := fmt.Sprint(f.Err()); (f.Err() == nil) != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s, %s: %s", c.environment, c.endpoint, got)
 		}
+	}
+}
+
+// A second gateway of the demonstration's, as its file has it but for where
+// its spans, its log and its callers are.
+func TestAGatewaySendsSpansAndServesWithoutACollector(t *testing.T) {
+	w := newWorld(t)
+	s, got := collector(t, httptest.NewServer, func(http.ResponseWriter, *http.Request) {})
+	for name, at := range map[string]string{"a collector": s.URL, "none": "http://127.0.0.1:1"} {
+		t.Run(name, func(t *testing.T) {
+			cfg, err := loadGateway(filepath.Join(w.dir, "sallyport.yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.Audit.Dir, cfg.Listen.Address, cfg.Admin.Address = t.TempDir(), "127.0.0.1:0", ""
+			cfg.Telemetry = telemetryConfig{OTLPEndpoint: at, SampleRatio: 1}
+			g, err := buildGateway(t.Context(), cfg, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- g.run(ctx) }()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+g.public.Addr().String()+"/v1/models", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+w.tokens["acme-user"])
+			resp, err := w.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("status %d", resp.StatusCode)
+			}
+			w.client.CloseIdleConnections()
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if got.Load() == 0 {
+		t.Error("no span came")
 	}
 }
