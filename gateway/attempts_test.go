@@ -331,10 +331,14 @@ func TestAConnectionThatFailsIsTriedElsewhere(t *testing.T) {
 		reason, status string
 		excluded       string
 	}{
-		{"reset at its next byte", func(f *front, _ *replica) { f.cut.Store(true) }, func(f *front, _ *replica) { f.cut.Store(false) },
-			"holder_down", "upstream_unreachable", "holder_down"},
-		{"another identity", func(f *front, other *replica) { to := other.relay.Addr(); f.astray.Store(&to) }, func(f *front, _ *replica) { f.astray.Store(nil) },
-			"svid_mismatch", "replica_identity", "svid_mismatch"},
+		{
+			"reset at its next byte", func(f *front, _ *replica) { f.cut.Store(true) }, func(f *front, _ *replica) { f.cut.Store(false) },
+			"holder_down", "upstream_unreachable", "holder_down",
+		},
+		{
+			"another identity", func(f *front, other *replica) { to := other.relay.Addr(); f.astray.Store(&to) }, func(f *front, _ *replica) { f.astray.Store(nil) },
+			"svid_mismatch", "replica_identity", "svid_mismatch",
+		},
 	} {
 		t.Run(c.claim, func(t *testing.T) {
 			id, mark, body := serve(t).holder("acme")

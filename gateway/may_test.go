@@ -153,7 +153,8 @@ func TestAPolicySwappedBeforeForwardingIsAskedAnew(t *testing.T) {
 		change func(*tenants)
 		check  func(*testing.T, *service, string, answer, []*audit.Record, []*audit.Record)
 	}{
-		{"and allows", func(l *tenants) { l.set("acme", "max_output_tokens", 11) },
+		{
+			"and allows", func(l *tenants) { l.set("acme", "max_output_tokens", 11) },
 			func(t *testing.T, s *service, mark string, a answer, decisions, outcomes []*audit.Record) {
 				if a.status != http.StatusOK || len(decisions) != 2 || len(outcomes) != 2 {
 					t.Fatalf("%d with %d decisions and %d outcomes", a.status, len(decisions), len(outcomes))
@@ -168,8 +169,10 @@ func TestAPolicySwappedBeforeForwardingIsAskedAnew(t *testing.T) {
 				if len(got) != 1 || !strings.Contains(got[0].body, `"max_tokens":11`) {
 					t.Errorf("the engine got %v", got)
 				}
-			}},
-		{"and denies", func(l *tenants) { l.set("acme", "models", []string{}) },
+			},
+		},
+		{
+			"and denies", func(l *tenants) { l.set("acme", "models", []string{}) },
 			func(t *testing.T, s *service, mark string, a answer, decisions, outcomes []*audit.Record) {
 				s.want(a, http.StatusForbidden, "policy_denied")
 				s.unreached(mark)
@@ -179,8 +182,10 @@ func TestAPolicySwappedBeforeForwardingIsAskedAnew(t *testing.T) {
 				if len(outcomes) != 1 || outcomes[0].Status != statusNotForwarded {
 					t.Errorf("outcomes: %+v", outcomes)
 				}
-			}},
-		{"and raises the label", func(l *tenants) { l.set("acme", "label_default", "restricted") },
+			},
+		},
+		{
+			"and raises the label", func(l *tenants) { l.set("acme", "label_default", "restricted") },
 			func(t *testing.T, s *service, mark string, a answer, decisions, _ []*audit.Record) {
 				if a.status != http.StatusOK || len(decisions) != 2 || decisions[1].Label.Level != "restricted" || decisions[1].Placement.Pool != "restricted" {
 					t.Fatalf("%d, decisions %+v", a.status, decisions)
@@ -188,7 +193,8 @@ func TestAPolicySwappedBeforeForwardingIsAskedAnew(t *testing.T) {
 				if got := s.engine.got(mark); len(got) != 1 || got[0].replica != decisions[1].Placement.Replica {
 					t.Errorf("sent to %v", got)
 				}
-			}},
+			},
+		},
 	} {
 		t.Run(c.claim, func(t *testing.T) {
 			layer := editable(t)

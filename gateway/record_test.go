@@ -29,47 +29,56 @@ func TestNothingIsForwardedThatCannotBeWrittenDown(t *testing.T) {
 		<-ctx.Done()
 		return audit.Position{}, context.Cause(ctx)
 	}
-	for claim, log := range map[string]appendFunc{
-		"the log is halted": func(context.Context, *audit.Record) (audit.Position, error) {
-			return audit.Position{}, audit.ErrUnavailable
-		},
-		"the log fails in a way of its own": func(context.Context, *audit.Record) (audit.Position, error) {
-			return audit.Position{}, errors.New("no space left on /var/log/sallyport")
-		},
-		"the log does not answer": blocked,
-		"the log answers after the deadline": func(ctx context.Context, r *audit.Record) (audit.Position, error) {
-			at, err := w.log.Append(ctx, r)
-			if err == nil && allows(r) {
-				return blocked(ctx, r)
+	t.Run("", func(t *testing.T) { // ends when all in it have
+		for claim, log := range map[string]appendFunc{
+			"the log is halted": func(context.Context, *audit.Record) (audit.Position, error) {
+				return audit.Position{}, audit.ErrUnavailable
+			},
+			"the log fails in a way of its own": func(context.Context, *audit.Record) (audit.Position, error) {
+				return audit.Position{}, errors.New("no space left on /var/log/sallyport")
+			},
+			"the log does not answer": blocked,
+			"the log answers after the deadline": func(ctx context.Context, r *audit.Record) (audit.Position, error) {
+				at, err := w.log.Append(ctx, r)
+				if err == nil && allows(r) {
+					return blocked(ctx, r)
+				}
+				return at, err
+			},
+		} {
+			for _, op := range []string{"chat", "streamed", "models"} {
+				t.Run(claim+", "+op, func(t *testing.T) {
+					t.Parallel()
+					s := serve(t, func(c *Config) { c.Log, c.AppendTimeout = log, 0 })
+					mark := s.newMark()
+					req := s.request(t.Context(), "acme", chat(mark))
+					switch op {
+					case "streamed":
+						req = s.request(t.Context(), "acme", chat(mark, streamed))
+					case "models":
+						req.Method, req.URL.Path = http.MethodGet, "/v1/models"
+					}
+					began := time.Now()
+					a := s.do(req)
+					s.want(a, http.StatusServiceUnavailable, "audit_unavailable")
+					if took := time.Since(began); took > 2*time.Second {
+						t.Errorf("took %v", took)
+					}
+					if strings.Contains(a.body, "var/log") || strings.Contains(a.body, "small") {
+						t.Errorf("the caller reads %s", a.body)
+					}
+					s.unreached(mark)
+				})
 			}
-			return at, err
-		},
-	} {
-		for _, op := range []string{"chat", "streamed", "models"} {
-			t.Run(claim+", "+op, func(t *testing.T) {
-				t.Parallel()
-				s := serve(t, func(c *Config) { c.Log, c.AppendTimeout = log, 0 })
-				mark := s.newMark()
-				req := s.request(t.Context(), "acme", chat(mark))
-				switch op {
-				case "streamed":
-					req = s.request(t.Context(), "acme", chat(mark, streamed))
-				case "models":
-					req.Method, req.URL.Path = http.MethodGet, "/v1/models"
-				}
-				began := time.Now()
-				a := s.do(req)
-				s.want(a, http.StatusServiceUnavailable, "audit_unavailable")
-				if took := time.Since(began); took > 2*time.Second {
-					t.Errorf("took %v", took)
-				}
-				if strings.Contains(a.body, "var/log") || strings.Contains(a.body, "small") {
-					t.Errorf("the caller reads %s", a.body)
-				}
-				s.unreached(mark)
-			})
 		}
-	}
+	})
+	eventually(t, "all reservations to be given back", func() bool {
+		waiting := int64(0)
+		for _, r := range w.fleet.Replicas() {
+			waiting += r.Waiting
+		}
+		return waiting == 0
+	})
 }
 
 // The log owes an outcome to a decision that it took too late for its caller.
