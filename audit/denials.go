@@ -47,9 +47,15 @@ type denialCount struct {
 	first, last int64 // µs since the Unix epoch
 }
 
-// NewDenials returns a table of size prefixes and codes, at least 1.
+// DefaultDenials is the size of a table for which the caller names none.
+const DefaultDenials = 4096
+
+// NewDenials returns a table of size prefixes and codes; 0 means
+// [DefaultDenials].
 func NewDenials(log Appender, size int) *Denials {
-	size = max(size, 1)
+	if size <= 0 {
+		size = DefaultDenials
+	}
 	return &Denials{
 		log: log, size: size,
 		counts: make(map[denialKey]denialCount, size),

@@ -54,6 +54,7 @@ var (
 	errTooLarge         = errors.New("body too large")
 	errUnclassified     = errors.New("request could not be classified")
 	errDenied           = errors.New("policy denied")
+	errUnreadable       = errors.New("body cannot be read")
 	errTooLong          = errors.New("prompt longer than the model's window")
 	errNotRegistered    = errors.New("caller has no registration")
 	errTool             = errors.New("tool not allowed")
@@ -88,6 +89,7 @@ var faults = []struct {
 	{errExpired, Fault{Status: http.StatusUnauthorized, Type: typeAuthentication, Code: "bad_credential", Message: "The credential has expired.", Reason: "credential_expired"}},
 
 	{errTooLarge, Fault{Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "too_large", Message: "The request body is too large.", Reason: "too_large"}},
+	{errUnreadable, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The request body could not be read to its end.", Reason: "unreadable_body"}},
 	{errTooLong, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The prompt is longer than the model's context window.", Param: "messages", Reason: reasonTooLong}},
 	{errHeader, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "A Sallyport header has a value that is not understood.", Reason: "bad_header"}},
 	{errConversation, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The conversation is not known; begin a new one.", Reason: "bad_conversation"}},

@@ -157,7 +157,7 @@ func TestAConversationKeepsItsHighestLabel(t *testing.T) {
 			t.Errorf("turn %d: sources %v", turn, d.Label.Sources)
 		}
 		next := a.header.Get(conversationHeader)
-		if conversationID(t, next) != conversationID(t, carried) {
+		if s.conversationID(next) != s.conversationID(carried) {
 			t.Error("another conversation")
 		}
 		carried = next
@@ -166,18 +166,20 @@ func TestAConversationKeepsItsHighestLabel(t *testing.T) {
 	if d, _ := s.lone(fresh); d.Label.Level != "internal" {
 		t.Errorf("a conversation of its own has label %s", d.Label.Level)
 	}
-	if conversationID(t, fresh.header.Get(conversationHeader)) == conversationID(t, carried) {
+	if s.conversationID(fresh.header.Get(conversationHeader)) == s.conversationID(carried) {
 		t.Error("two conversations have one id")
 	}
 }
 
-func conversationID(t *testing.T, header string) string {
-	t.Helper()
-	b, err := base64.RawURLEncoding.DecodeString(header)
-	if err != nil || len(b) != conversationLength {
-		t.Fatalf("conversation %q: %v", header, err)
+// conversationID opens what the caller named acme carries.
+func (s *service) conversationID(header string) [16]byte {
+	s.tb.Helper()
+	subject, _ := callers["acme"]["sub"].(string)
+	c, err := s.g.convKey.open(header, "acme", s.far.Issuer.URL, subject, "")
+	if err != nil {
+		s.tb.Fatalf("conversation %q: %v", header, err)
 	}
-	return string(b[1:17])
+	return c.id
 }
 
 func TestAConversationIsItsOwnersAndWhole(t *testing.T) {

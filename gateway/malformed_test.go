@@ -1,6 +1,11 @@
 package gateway
 
 import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -86,5 +91,40 @@ func TestAnUnsupportedFieldIsNamed(t *testing.T) {
 	s.want(a, http.StatusBadRequest, "unsupported_field")
 	if !strings.Contains(a.body, `"param":"colour"`) {
 		t.Error(a.body)
+	}
+}
+
+// A body whose framing is broken is the client's fault, while the client is
+// there to be told.
+func TestABodyThatCannotBeReadIsRefused(t *testing.T) {
+	s := serve(t)
+	for _, c := range []struct{ claim, body string }{
+		{"a chunk size that is no number", "zz\r\n{}"},
+		{"a chunk longer than its size", "1\r\n{}\r\n0\r\n\r\n"},
+	} {
+		t.Run(c.claim, func(t *testing.T) {
+			conn, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), &tls.Config{RootCAs: s.roots, ServerName: "localhost"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			if _, err := fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %s\r\n"+
+				"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n%s", s.tokens["acme"], c.body); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(resp.Body)
+			if err := errors.Join(err, resp.Body.Close()); err != nil {
+				t.Fatal(err)
+			}
+			a := answer{status: resp.StatusCode, header: resp.Header, body: string(b)}
+			s.want(a, http.StatusBadRequest, "invalid_request")
+			if decision, _ := s.lone(a); decision.Reason != "unreadable_body" {
+				t.Errorf("reason %q", decision.Reason)
+			}
+		})
 	}
 }

@@ -106,8 +106,10 @@ func (x *exchange) read() error {
 	switch {
 	case errors.As(err, &tooLarge):
 		return fmt.Errorf("%w: over %d bytes", errTooLarge, limit)
-	case err != nil:
+	case err != nil && x.r.Context().Err() != nil:
 		return fmt.Errorf("%w: read body: %w", errClientGone, err)
+	case err != nil:
+		return fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	x.body = body
 	x.request, err = wire.Decode(x.op, body, x.live.Limits)

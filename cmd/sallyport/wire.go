@@ -252,7 +252,7 @@ func (p *gatewayProcess) listen(cfg gatewayConfig, source *workload.Source, metr
 		headerBytes = 64 << 10
 	}
 	p.servers = append(p.servers, &http.Server{
-		Handler: p.gateway.Handler(), MaxHeaderBytes: headerBytes,
+		Handler: p.gateway.Handler(), MaxHeaderBytes: headerBytes, DisableGeneralOptionsHandler: true,
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, IdleTimeout: 120 * time.Second,
 		ErrorLog: slog.NewLogLogger(p.logger.Handler(), slog.LevelDebug),
 	})
