@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net/http"
+	"runtime/debug"
 	"time"
 
 	"github.com/google/uuid"
@@ -61,6 +62,7 @@ type exchange struct {
 	reservation *fleet.Reservation
 	stale       bool // policy changed while this attempt was being written down
 	recorded    bool // the log holds how this attempt was decided
+	open        bool // the log holds a decision of ours that has no outcome yet
 
 	// forward
 	sent     time.Time  // when; zero: nothing was
@@ -96,6 +98,25 @@ func (x *exchange) over(ctx context.Context) {
 	}
 	x.g.metrics.over(ctx, x, f)
 	x.endSpan(f)
+}
+
+// survive turns a panic of ours into a refusal, so that what was written down
+// has its outcome and the caller an answer. It takes the place of a crash, not
+// of a check: each is a bug, and logged as one.
+func (x *exchange) survive(ctx context.Context) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if p == http.ErrAbortHandler {
+		panic(p) // how an answer that has begun is broken off
+	}
+	x.g.Logger.Error("panic", "decision_id", x.id, "panic", p, "stack", string(debug.Stack()))
+	x.err = errPanic
+	if x.open {
+		x.settle(ctx, failed(errPanic).final())
+	}
+	x.refuse(ctx, errPanic)
 }
 
 // authenticated reports whether the caller is known.

@@ -68,6 +68,7 @@ var (
 	errEngineFailed     = errors.New("engine failed")
 	errAnswer           = errors.New("engine's answer is not well formed")
 	errNotReady         = errors.New("not ready")
+	errPanic            = errors.New("panic")
 	errPolicyMoved      = errors.New("policy kept changing while the request was placed")
 )
 

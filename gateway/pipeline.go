@@ -16,6 +16,7 @@ import (
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, op wire.Operation) {
 	x, ctx := g.begin(w, r, op)
 	defer x.over(ctx)
+	defer x.survive(ctx)
 	if x.err = x.run(ctx); x.err != nil {
 		x.refuse(ctx, x.err)
 	}

@@ -56,6 +56,7 @@ func failed(err error) ended {
 // settle writes the outcome of the current attempt and gives its reservation
 // back. It is owed even if the caller has gone.
 func (x *exchange) settle(ctx context.Context, e ended) {
+	x.open = false
 	rec := &audit.Record{
 		V: audit.Version, Kind: audit.KindOutcome, ID: x.id, Attempt: x.decided, Status: e.status,
 		Outcome: &audit.Outcome{

@@ -36,7 +36,7 @@ func (x *exchange) write(ctx context.Context) error {
 		x.recorded = true // as far as it can be: the log itself owes the outcome
 		return err
 	}
-	x.recorded, x.decided = true, rec.Attempt
+	x.recorded, x.open, x.decided = true, true, rec.Attempt
 	return nil
 }
 

@@ -1,0 +1,35 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// panicky panics instead of taking the n-th record.
+type panicky struct {
+	audit.Appender
+	left int
+}
+
+func (p *panicky) Append(ctx context.Context, r *audit.Record) (audit.Position, error) {
+	if p.left--; p.left == 0 {
+		panic("a bug with a secret in its text")
+	}
+	return p.Appender.Append(ctx, r)
+}
+
+func TestAPanicIsAnAnswerAndALogLine(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Log = &panicky{Appender: c.Log, left: 1} })
+	a := s.post("acme", chat(s.newMark()))
+	s.want(a, http.StatusInternalServerError, "internal")
+	if strings.Contains(a.body, "secret") || !strings.Contains(s.logged.String(), "a bug with a secret") {
+		t.Errorf("answer %s, log %s", a.body, s.logged)
+	}
+	if decision, _ := s.lone(a); decision.Reason != "internal" || decision.Status != "denied" {
+		t.Errorf("decision %+v", decision)
+	}
+}
