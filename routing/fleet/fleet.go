@@ -56,6 +56,8 @@ type Config struct {
 	KeyID    string   // names BlockKey in logs
 	LogVKey  string   // note verifier key of our log
 
+	ErrorsInRow int // answers in a row that must fail to open a replica's breaker; 0: 5
+
 	IndexBytes int64         // budget of the residency index; 0: 1 GiB and 4 MiB for each of the first targets
 	Log        *slog.Logger  // nil discards
 	Settle     time.Duration // unready at most this long after Run begins; 0: 30 s
@@ -98,6 +100,9 @@ func New(c Config) (*Fleet, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.ErrorsInRow <= 0 {
+		c.ErrorsInRow = errorsInRow
 	}
 	if c.Settle <= 0 {
 		c.Settle = 30 * time.Second
@@ -165,28 +170,6 @@ func (f *Fleet) Ready() error {
 	}
 	f.ready = true
 	return nil
-}
-
-// ReportFailure says that a connection to the replica failed: because it
-// proved another identity, or for any other reason. The replica takes no
-// requests until it has proven its identity anew, or for a while that doubles
-// from 1 s to 30 s with each failure.
-func (f *Fleet) ReportFailure(replicaID string, identity bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	r := f.byID(replicaID)
-	if r == nil {
-		return
-	}
-	r.gen++
-	if identity {
-		r.down, r.detail = routing.SVIDMismatch, "a connection proved another identity"
-		r.redial()
-		return
-	}
-	r.failures++
-	r.brokenUntil = time.Now().Add(min(time.Second<<min(r.failures-1, 5), 30*time.Second))
-	r.detail = "a connection failed"
 }
 
 // Drain makes a replica ineligible for new requests, or eligible again.

@@ -43,10 +43,9 @@ type replica struct {
 	detail string
 	cancel context.CancelFunc // ends the present session; nil without one
 
-	drained     bool // by us
-	draining    bool // by itself
-	failures    int  // connections that failed in a row
-	brokenUntil time.Time
+	drained  bool // by us
+	draining bool // by itself
+	breaker  breaker
 
 	epoch     string
 	hello     *residencyv1.Hello // of this session or the last; never nil
@@ -106,12 +105,15 @@ func (r *replica) state(now time.Time) routing.Reason {
 	switch {
 	case r.down != "":
 		return r.down
-	case now.Before(r.brokenUntil):
-		return routing.Breaker
 	case r.drained || r.draining:
 		return routing.Draining
 	}
-	return ""
+	return r.breaker.state(now)
+}
+
+// couldServe says whether r can take such requests when it is well.
+func (r *replica) couldServe(req *Request) bool {
+	return r.serves(req) && slices.Contains(r.hello.GetRoutesIsolated(), req.Operation)
 }
 
 func (r *replica) serves(req *Request) bool {
@@ -220,9 +222,6 @@ func (r *replica) dispatch(tokens int64) uint64 {
 	r.unackedIn += tokens
 	return n
 }
-
-// answers notes that a connection to r works.
-func (r *replica) answers() { r.failures, r.brokenUntil = 0, time.Time{} }
 
 // seen drops a ticket from what the relay has not seen.
 func (r *replica) seen(n uint64) {

@@ -42,6 +42,7 @@ type Result struct {
 	PromptTokens int  // as the engine counted; 0 unknown
 	CachedTokens *int // nil where the engine does not say
 	Err          error
+	Blame        bool // Err is the replica's fault
 }
 
 // Reservation is one placed attempt. Exactly one of Finish (something was
@@ -58,6 +59,7 @@ type Reservation struct {
 	flight   *flight // nil where residency does not count
 	tokens   int64   // to prefill
 	alone    bool    // nothing was ahead of it
+	probe    bool    // it decides whether the breaker closes
 	reserved time.Time
 
 	// Guarded by Fleet.mu.
@@ -119,6 +121,7 @@ func (f *Fleet) reserve(req *Request, look *lookup, v *view, p routing.Placement
 		fleet:      f, replica: r, tokens: tokens, reserved: now,
 		alone: v.snapshot.Candidates[p.Chosen].Running == 0,
 	}
+	res.probe = r.breaker.pass()
 	res.Counter = r.dispatch(tokens)
 	if ids := look.ids(p.BlockSize); len(ids) > 0 && v.snapshot.Candidates[p.Chosen].Stream.Credits() {
 		res.flight = &flight{
@@ -139,7 +142,7 @@ func (r *Reservation) FirstToken(at time.Time) {
 	}
 	r.answered = true
 	r.done()
-	r.replica.answers()
+	r.replica.breaker.works()
 	if d := at.Sub(r.reserved); r.alone && r.tokens >= minSampleTokens && d > 0 {
 		r.replica.rate.add(r.tokens, d)
 		r.replica.pool.add(r.tokens, d)
@@ -163,9 +166,12 @@ func (r *Reservation) Finish(res Result) {
 		r.fleet.overlay.remove(r.flight)
 	}
 	if res.Err != nil {
+		if res.Blame && r.replica.breaker.failed(time.Now(), r.fleet.cfg.ErrorsInRow) {
+			r.replica.detail = "answers failed"
+		}
 		return
 	}
-	r.replica.answers()
+	r.replica.breaker.works()
 	if res.CachedTokens != nil && r.Placement.Predicted > 0 {
 		r.replica.hit.add(r.Placement.Predicted, *res.CachedTokens)
 	}
@@ -189,9 +195,13 @@ func (r *Reservation) Release() {
 	}
 }
 
-// done takes the prefill off what the relay has not seen. The caller holds
-// Fleet.mu.
+// done takes the prefill off what the relay has not seen, and ends a probe. The
+// caller holds Fleet.mu.
 func (r *Reservation) done() {
+	if r.probe {
+		r.probe, r.replica.breaker.probing = false, false
+		r.replica.gen++
+	}
 	if r.replica.epoch == r.Replica.Epoch {
 		r.replica.seen(r.Counter)
 		r.replica.gen++

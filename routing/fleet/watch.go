@@ -306,7 +306,7 @@ func (s *session) whole() {
 	s.count()
 	s.f.mu.Lock()
 	s.r.whole, s.r.down, s.r.detail = true, "", ""
-	s.r.answers()
+	s.r.breaker.works()
 	s.r.gen++
 	blocks := s.r.blocks
 	s.f.mu.Unlock()
