@@ -58,7 +58,9 @@ type exchange struct {
 	attempt     int // from 1
 	decided     int // the last attempt whose decision is in the log
 	exclude     map[string]routing.Reason
-	reason      string // why this attempt is not the first, or is not where it might be
+	detail      string        // why no other replica was tried
+	wait        time.Duration // before it is worth asking again; 0: nobody knows
+	reason      string        // why this attempt is not the first, or is not where it might be
 	reservation *fleet.Reservation
 	stale       bool // policy changed while this attempt was being written down
 	recorded    bool // the log holds how this attempt was decided
@@ -150,8 +152,8 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 		x.breakOff(f)
 		return
 	}
-	if f.Code == "rate_limited" {
-		x.w.Header().Set("Retry-After", "1")
+	if f.Status == http.StatusTooManyRequests || f.Status == http.StatusServiceUnavailable {
+		x.w.Header().Set("Retry-After", seconds(x.wait))
 	}
 	wire.WriteError(x.w, x.op.Shape, f.Status, f.Type, f.Code, f.Message, f.Param)
 }

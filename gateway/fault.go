@@ -69,6 +69,9 @@ var (
 	errAnswer           = errors.New("engine's answer is not well formed")
 	errNotReady         = errors.New("not ready")
 	errPanic            = errors.New("panic")
+	errLimited          = errors.New("every replica has too many requests")
+	errOverdue          = errors.New("request took longer than it may")
+	errStopping         = errors.New("gateway is stopping")
 	errPolicyMoved      = errors.New("policy kept changing while the request was placed")
 )
 
@@ -106,15 +109,19 @@ var faults = []struct {
 	{errWithdrawn, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "policy_denied", Message: "This request is no longer permitted.", Reason: "reauthorize_denied"}},
 
 	{errClientGone, Fault{Status: 499, Type: typeInvalid, Code: "client_gone", Message: "The client closed the request.", Reason: "client_gone"}},
+	{errOverdue, Fault{Status: http.StatusGatewayTimeout, Type: typeServer, Code: "upstream_timeout", Message: "The request took too long.", Reason: "total_timeout"}},
+	{errStopping, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is stopping.", Reason: "stopping"}},
 	{audit.ErrUnavailable, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "audit_unavailable", Message: "The request could not be recorded, so it was not forwarded.", Reason: "audit_unavailable"}},
 	{errNotReady, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is not ready.", Reason: "not_ready"}},
 	{errPolicyMoved, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is being reconfigured.", Reason: "policy_moved"}},
+	{errLimited, Fault{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "rate_limited", Message: "The model servers have too many requests.", Reason: "rate_limited"}},
 	{errEngineBusy, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "no_replica", Message: "No model server can take the request now.", Reason: "engine_busy"}},
 	{routing.ErrNoReplica, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "no_replica", Message: "No model server can take the request now.", Reason: "no_replica"}},
 
 	{errEngineRefused, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The model server did not accept the request's parameters.", Reason: "engine_refused"}},
 	{upstream.ErrIdentity, Fault{Status: http.StatusBadGateway, Type: typeServer, Code: "replica_identity", Message: "A model server could not be authenticated.", Reason: "replica_identity"}},
 	{upstream.ErrTimeout, Fault{Status: http.StatusGatewayTimeout, Type: typeServer, Code: "upstream_timeout", Message: "The model server did not answer in time.", Reason: "upstream_timeout"}},
+	{upstream.ErrConnect, Fault{Status: http.StatusBadGateway, Type: typeServer, Code: "upstream_error", Message: "The model server failed.", Reason: "upstream_unreachable"}},
 	{upstream.ErrUnreachable, Fault{Status: http.StatusBadGateway, Type: typeServer, Code: "upstream_error", Message: "The model server failed.", Reason: "upstream_unreachable"}},
 	{errAnswer, Fault{Status: http.StatusBadGateway, Type: typeServer, Code: "upstream_error", Message: "The model server failed.", Reason: "upstream_malformed"}},
 	{errEngineFailed, Fault{Status: http.StatusBadGateway, Type: typeServer, Code: "upstream_error", Message: "The model server failed.", Reason: "upstream_error"}},

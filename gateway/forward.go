@@ -25,6 +25,9 @@ const trustFor = 100 * time.Millisecond
 // policy is asked at once; if it still allows, the attempt is placed again
 // under a decision record of its own.
 func (x *exchange) recheck(ctx context.Context) error {
+	if err := ours(ctx); err != nil {
+		return err
+	}
 	if err := context.Cause(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
@@ -73,6 +76,9 @@ func (x *exchange) forward(ctx context.Context) error {
 		return fmt.Errorf("sign ticket: %w", err)
 	}
 	x.sent = time.Now()
+	if x.attempt == 1 {
+		x.g.retries.earn()
+	}
 	resp, err := x.g.Upstream.Do(ctx, x.replica(), upstream.Request{
 		Method: x.op.Method, Path: x.op.Engine, Body: x.upstream,
 		Header: http.Header{
@@ -85,7 +91,7 @@ func (x *exchange) forward(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := engineError(resp.Status); err != nil {
+	if err := engineError(resp.Status, resp.Header); err != nil {
 		// The text stays here: it may quote the prompt, or name the engine. It is
 		// read, if it comes soon, so that the connection can be used again.
 		late := time.AfterFunc(trailing, func() { _ = resp.Body.Close() })
@@ -99,13 +105,13 @@ func (x *exchange) forward(ctx context.Context) error {
 }
 
 // engineError sorts the engine's status: nil means that an answer follows.
-func engineError(status int) error {
-	switch {
-	case status == http.StatusOK:
+func engineError(status int, h http.Header) error {
+	switch status {
+	case http.StatusOK:
 		return nil
-	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
-		return errEngineBusy
-	case status == http.StatusBadRequest, status == http.StatusUnprocessableEntity:
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return &busyError{limited: status == http.StatusTooManyRequests, wait: retryAfter(h, time.Now())}
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
 		return errEngineRefused
 	default:
 		return errEngineFailed

@@ -59,6 +59,7 @@ type Config struct {
 	Durability    audit.Durability
 	AppendTimeout time.Duration // 0 means 250 ms
 	MaxAttempts   int           // replicas tried for one request; 0 means 3
+	Total         time.Duration // longest time for one request, from its header to its last byte; 0 means 1 h
 	Logger        *slog.Logger  // nil discards
 }
 
@@ -88,6 +89,8 @@ type Gateway struct {
 	detect       detect.Scanner
 	convKey      conversationKey
 	metrics      *metrics
+	retries      budget
+	running      running
 	tracer       trace.Tracer
 }
 
@@ -113,6 +116,9 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	if cfg.MaxAttempts <= 0 {
 		cfg.MaxAttempts = 3
+	}
+	if cfg.Total <= 0 {
+		cfg.Total = time.Hour
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -55,6 +55,7 @@ func (l *lines) String() string {
 func serve(tb testing.TB, edits ...func(*Config)) *service {
 	tb.Helper()
 	w := inWorld(tb)
+	eventually(tb, "every replica to be well", w.whole) // one that was busy is left alone for a while
 	cfg, err := w.config()
 	if err != nil {
 		tb.Fatal(err)

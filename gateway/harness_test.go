@@ -343,6 +343,8 @@ func (w *world) startFleet(ctx context.Context) error {
 			id, err := workload.PeerID(cs)
 			return id.String(), err
 		},
+		// Engines fail here far more often than they answer.
+		ErrorsInRow:   1 << 30,
 		IdentityError: workload.IsIdentityError, KeyID: "test", LogVKey: w.key.VerifierKey(),
 	}
 	_, _ = rand.Read(cfg.BlockKey[:])

@@ -52,7 +52,11 @@ func TestMalformedRequestsAreRefusedAndWrittenDown(t *testing.T) {
 		{"another type", `{"model":"small",` + messages + `}`, 415, "unsupported_media_type", []string{"Content-Type", "text/plain"}},
 		{"another charset", `{"model":"small",` + messages + `}`, 415, "unsupported_media_type", []string{"Content-Type", "application/json; charset=utf-16"}},
 		{"two types", `{"model":"small",` + messages + `}`, 415, "unsupported_media_type", []string{"Content-Type", "application/json", "Content-Type", "text/plain"}},
-		{"a compressed body", `{"model":"small",` + messages + `}`, 415, "unsupported_encoding", []string{"Content-Encoding", "gzip"}},
+		{"a body in zstd", `{"model":"small",` + messages + `}`, 415, "unsupported_encoding", []string{"Content-Encoding", "zstd"}},
+		{"a body that is not the gzip it says", `{"model":"small",` + messages + `}`, 400, "malformed_json", []string{"Content-Encoding", "gzip"}},
+		{"a body compressed twice", zipped(zipped(`{"model":"small",` + messages + `}`)), 415, "unsupported_encoding", []string{"Content-Encoding", "gzip, gzip"}},
+		{"too much, compressed", zipped(`{"model":"small","messages":[{"role":"user","content":"` + strings.Repeat("abcdefghij0123456789", 300) + `"}]}`), 413, "too_large", []string{"Content-Encoding", "gzip"}},
+		{"a bomb", zipped(strings.Repeat(" ", 10<<20)), 413, "too_large", []string{"Content-Encoding", "gzip"}},
 	} {
 		t.Run(c.claim, func(t *testing.T) {
 			s.tb = t

@@ -2,13 +2,10 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
-	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/policy"
-	"github.com/sallyport-ai/sallyport/routing"
 )
 
 // serve answers one request. What a step learns is kept in the exchange; each
@@ -16,8 +13,13 @@ import (
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, op wire.Operation) {
 	x, ctx := g.begin(w, r, op)
 	defer x.over(ctx)
+	ctx, end := g.within(ctx)
+	defer end()
 	defer x.survive(ctx)
 	if x.err = x.run(ctx); x.err != nil {
+		if cause := ours(ctx); cause != nil && !x.recorded {
+			x.err = cause // whatever it was that our own end of it interrupted
+		}
 		x.refuse(ctx, x.err)
 	}
 }
@@ -76,26 +78,4 @@ func (x *exchange) run(ctx context.Context) error {
 		x.settle(ctx, x.end)
 		return err
 	}
-}
-
-// again says whether another replica may be tried after err, which came before
-// any byte of an answer. A refusal of the content is not one of these: another
-// replica would be asked to overrule the first.
-func (x *exchange) again(err error) bool {
-	if x.attempt >= x.g.MaxAttempts {
-		return false
-	}
-	switch id := x.reservation.Replica.ID; {
-	case errors.Is(err, upstream.ErrIdentity):
-		x.g.Fleet.ReportFailure(id, true)
-		x.exclude[id], x.reason = routing.SVIDMismatch, string(routing.SVIDMismatch)
-	case errors.Is(err, upstream.ErrUnreachable):
-		x.g.Fleet.ReportFailure(id, false)
-		x.exclude[id], x.reason = routing.HolderDown, string(routing.HolderDown)
-	case errors.Is(err, errEngineBusy), errors.Is(err, errEngineFailed):
-		x.exclude[id], x.reason = routing.Unhealthy, faultOf(err).Reason
-	default:
-		return false
-	}
-	return true
 }

@@ -151,8 +151,12 @@ func (p protocol) failure(kind, code, message string, event bool) string {
 	switch {
 	case p.op.Shape == wire.Anthropic:
 		anthropic := map[string]string{"upstream_timeout": "timeout_error", "no_replica": "overloaded_error"}[code]
-		if anthropic == "" {
+		switch {
+		case anthropic != "":
+		case kind == "server_error":
 			anthropic = "api_error"
+		default:
+			anthropic = kind
 		}
 		body := `{"type":"error","error":{"type":"` + anthropic + `","message":"` + message + `"}}`
 		if event {

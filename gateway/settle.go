@@ -69,7 +69,8 @@ func (x *exchange) settle(ctx context.Context, e ended) {
 		f := faultOf(e.err)
 		rec.Reason, rec.Outcome.ErrorClass = f.Reason, f.Code
 	}
-	result := fleet.Result{Err: e.err}
+	rec.Detail = x.detail
+	result := fleet.Result{Err: e.err, Blame: e.status == statusError && blames(e.err)}
 	if e.usage != nil {
 		rec.Outcome.PromptTokens, rec.Outcome.CompletionTokens, rec.Outcome.CachedTokens = e.usage.PromptTokens, e.usage.CompletionTokens, e.usage.CachedTokens
 		result.PromptTokens, result.CachedTokens = e.usage.PromptTokens, e.usage.CachedTokens

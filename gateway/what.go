@@ -97,7 +97,8 @@ func (x *exchange) owner() []string {
 // read takes the whole body, bounded, before anything is done with it: a
 // request must not be half forwarded when the other half turns out bad.
 func (x *exchange) read() error {
-	if err := wire.CheckContent(x.r.Header); err != nil {
+	gzipped, err := wire.CheckContent(x.r.Header)
+	if err != nil {
 		return err
 	}
 	limit := int64(x.live.Limits.BodyBytes)
@@ -110,6 +111,13 @@ func (x *exchange) read() error {
 		return fmt.Errorf("%w: read body: %w", errClientGone, err)
 	case err != nil:
 		return fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	if gzipped {
+		// From here on nothing knows that it ever was: what is judged is what is
+		// forwarded.
+		if body, err = wire.Gunzip(body, x.live.Limits); err != nil {
+			return err
+		}
 	}
 	x.body = body
 	x.request, err = wire.Decode(x.op, body, x.live.Limits)

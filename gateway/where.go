@@ -16,7 +16,7 @@ func (x *exchange) where(ctx context.Context) error {
 	x.attempt = x.decided + 1
 	x.recorded, x.stale, x.reservation, x.sent = false, false, nil, time.Time{}
 	model, adapter := x.served()
-	res, err := x.g.Fleet.Reserve(ctx, fleet.Request{
+	ask := fleet.Request{
 		Pools:        x.decision.Pools,
 		Model:        model,
 		Adapter:      adapter,
@@ -32,9 +32,10 @@ func (x *exchange) where(ctx context.Context) error {
 		Region:       x.decision.Prefer.Region,
 		Warm:         x.decision.Prefer.Warm,
 		Exclude:      x.exclude,
-	})
+	}
+	res, err := x.g.Fleet.Reserve(ctx, ask)
 	if err != nil {
-		return err
+		return x.nobody(ask, err)
 	}
 	x.reservation = res
 	x.g.metrics.placed(ctx, x)

@@ -88,6 +88,8 @@ func (x *exchange) append(ctx context.Context, rec *audit.Record) error {
 	switch {
 	case err == nil:
 		return nil
+	case ours(ctx) != nil:
+		return ours(ctx)
 	case x.r.Context().Err() != nil:
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	default:

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -74,7 +75,7 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 	defer cancel()
 	c, err := p.dialTLS(ctx, "tcp", p.replica.Address)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrConnect, err)
 	}
 	id, err := workload.PeerID(c.(*workload.Conn).ConnectionState())
 	if err != nil {

@@ -34,6 +34,9 @@ var (
 	// ErrUnreachable says that no connection could be made or that it broke
 	// before an answer.
 	ErrUnreachable = errors.New("replica unreachable")
+	// ErrConnect says that no connection could be made, so that nothing of the
+	// request was sent. It comes with one of the others.
+	ErrConnect = errors.New("no connection")
 	// ErrTimeout says that the replica did not answer in time.
 	ErrTimeout = errors.New("replica timed out")
 )

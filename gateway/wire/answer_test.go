@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -153,16 +155,59 @@ func TestCheckContent(t *testing.T) {
 		{"UTF-16", http.Header{"Content-Type": {"application/json; charset=utf-16"}}, UnsupportedMediaType},
 		{"two types", http.Header{"Content-Type": {"application/json", "text/plain"}}, UnsupportedMediaType},
 		{"a type that does not parse", http.Header{"Content-Type": {"application/json; charset"}}, UnsupportedMediaType},
-		{"gzip", http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"gzip"}}, UnsupportedEncoding},
+		{"gzip", http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"GZip"}}, ""},
+		{"gzip twice", http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"gzip", "gzip"}}, UnsupportedEncoding},
+		{"gzip twice, in one line", http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"gzip, gzip"}}, UnsupportedEncoding},
+		{"zstd", http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"zstd"}}, UnsupportedEncoding},
 		{"an unknown coding", http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"foo"}}, UnsupportedEncoding},
 		{"a second coding", http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"identity", "zstd"}}, UnsupportedEncoding},
 	}
 	for _, c := range cases {
 		t.Run(c.claim, func(t *testing.T) {
-			err := CheckContent(c.header)
+			gzipped, err := CheckContent(c.header)
+			if gzipped != (err == nil && c.claim == "gzip") {
+				t.Errorf("gzipped: %v", gzipped)
+			}
 			var e *Error
 			if errors.As(err, &e) != (c.code != "") || e != nil && e.Code != c.code {
 				t.Errorf("got %v, want %q", err, c.code)
+			}
+		})
+	}
+}
+
+func TestGunzip(t *testing.T) {
+	zip := func(s string) []byte {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		_, _ = z.Write([]byte(s))
+		_ = z.Close()
+		return b.Bytes()
+	}
+	const body = `{"model":"small"}`
+	limits := Limits{BodyBytes: 1 << 20}
+	for _, c := range []struct {
+		claim string
+		in    []byte
+		want  string
+		code  Code
+	}{
+		{"a body", zip(body), body, ""},
+		{"a body in two members", append(zip(body[:5]), zip(body[5:])...), body, ""},
+		{"nothing", nil, "", MalformedJSON},
+		{"no gzip", []byte(body), "", MalformedJSON},
+		{"half of it", zip(body)[:20], "", MalformedJSON},
+		{"a wrong checksum", append(zip(body)[:len(zip(body))-8], 1, 2, 3, 4, 17, 0, 0, 0), "", MalformedJSON},
+		{"something after it", append(zip(body), "{}"...), "", MalformedJSON},
+		{"more than the limit", zip(strings.Repeat("abcdefghij0123456789", 1<<20)), "", TooLarge},
+		{"a bomb", zip(strings.Repeat("a", 900<<10)), "", TooLarge},
+		{"a bomb of many members", bytes.Repeat(zip(strings.Repeat("a", 100<<10)), 20), "", TooLarge},
+	} {
+		t.Run(c.claim, func(t *testing.T) {
+			got, err := Gunzip(c.in, limits)
+			var e *Error
+			if errors.As(err, &e) != (c.code != "") || e != nil && e.Code != c.code || string(got) != c.want {
+				t.Errorf("got %d bytes, %v, want %q", len(got), err, c.code)
 			}
 		})
 	}

@@ -1,0 +1,73 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// running are the requests that are being served, each by what ends it early.
+// The zero value is ready.
+type running struct {
+	mu      sync.Mutex
+	last    uint64
+	end     map[uint64]context.CancelCauseFunc
+	stopped bool
+}
+
+// add takes a request and returns what takes it out again. After Stop it ends
+// at once.
+func (r *running) add(end context.CancelCauseFunc) (remove func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
+		end(errStopping)
+	}
+	if r.end == nil {
+		r.end = make(map[uint64]context.CancelCauseFunc)
+	}
+	r.last++
+	n := r.last
+	r.end[n] = end
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.end, n)
+	}
+}
+
+// Stop ends every request that is being served, and those that come: what has
+// not been answered is refused, and a stream ends with an error event. Their
+// outcomes are written down as ever.
+func (g *Gateway) Stop() {
+	r := &g.running
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = true
+	for _, end := range r.end {
+		end(errStopping)
+	}
+}
+
+// within returns the context of a request: it ends with the caller, when the
+// request has taken longer than it may, and when the gateway is stopped. Its
+// cause says which.
+func (g *Gateway) within(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	late := time.AfterFunc(g.Total, func() { cancel(errOverdue) })
+	remove := g.running.add(cancel)
+	return ctx, func() {
+		late.Stop()
+		remove()
+		cancel(nil)
+	}
+}
+
+// ours returns the reason for which we ended a request, if we did.
+func ours(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errOverdue) || errors.Is(cause, errStopping) {
+		return cause
+	}
+	return nil
+}
