@@ -18,8 +18,13 @@ import (
 	"github.com/sallyport-ai/sallyport/policy"
 )
 
-// drainTime is how long running requests have to end after a stop was asked for.
-const drainTime = 30 * time.Second
+const (
+	// drainTime is how long running requests have to end after a stop was asked
+	// for, where the configuration does not say.
+	drainTime = 30 * time.Second
+	// lastWords is how long they have then, to tell their callers and the log.
+	lastWords = 5 * time.Second
+)
 
 // run serves until ctx ends, lets running requests end, and closes everything.
 func (p *gatewayProcess) run(ctx context.Context) error {
@@ -46,10 +51,16 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 
 // drain stops taking requests and lets those there are end: first it says that
 // it is not ready, then the public listener closes, last the admin listener.
+// What has not ended in time is ended, with an error to its caller.
 func (p *gatewayProcess) drain(ctx context.Context) error {
 	p.draining.Store(true)
-	ctx, cancel := context.WithTimeout(ctx, drainTime)
+	patience := p.patience
+	ctx, cancel := context.WithTimeout(ctx, patience+lastWords)
 	defer cancel()
+	defer time.AfterFunc(patience, func() {
+		p.logger.Warn("ending the requests that did not end in time", "drain", patience)
+		p.gateway.Stop()
+	}).Stop()
 	var errs []error
 	for _, s := range p.servers {
 		if err := s.Shutdown(ctx); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -51,6 +52,7 @@ type gatewayProcess struct {
 	admin    net.Listener // nil: none
 	servers  []*http.Server
 	draining atomic.Bool
+	patience time.Duration // while draining
 	denials  *audit.Denials
 	logger   *slog.Logger
 	closers  []func() error
@@ -59,7 +61,7 @@ type gatewayProcess struct {
 // buildGateway makes a gateway from its configuration: the one place that knows
 // which part is plugged into which. A new authenticator is one line here.
 func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (_ *gatewayProcess, err error) {
-	p := &gatewayProcess{logger: logger, cfg: cfg}
+	p := &gatewayProcess{logger: logger, cfg: cfg, patience: cmp.Or(cfg.Limits.Drain, drainTime)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -117,7 +119,9 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	if p.fleet, err = fleet.New(fleetConfig(p.found, source, key.VerifierKey(), logger)); err != nil {
 		return nil, err
 	}
-	p.upstream, err = upstream.New(upstream.Config{Own: source, HeaderTimeout: cfg.Limits.FirstToken, IdleTimeout: cfg.Limits.Idle})
+	p.upstream, err = upstream.New(upstream.Config{
+		Own: source, DialTimeout: cfg.Limits.Connect, HeaderTimeout: cfg.Limits.FirstToken, IdleTimeout: cfg.Limits.Idle,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +151,7 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 		Ready:  p.ready,
 		Secret: secret, TrustTraceparent: cfg.Telemetry.TrustTraceparent,
 		Durability: audit.Durability(cfg.Audit.Mode),
+		Total:      cfg.Limits.Total,
 		Logger:     logger,
 	})
 	if err != nil {
