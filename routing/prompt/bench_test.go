@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/sallyport-ai/sallyport/routing/blockid"
 )
@@ -95,3 +96,63 @@ func BenchmarkBlockIDs(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(tokens), "ns/token")
 }
+
+// newTurn ends a conversation; its digits change from request to request.
+const newTurn = "<|im_start|>user\nAnd what of account 00000000, please?<|im_end|>\n<|im_start|>assistant\n"
+
+// longConversation is a rendered conversation of messages of about 2 KB.
+func longConversation(seed uint64, messages int) string {
+	data, err := os.ReadFile(filepath.Join("train", "corpus", "prose.txt"))
+	if err != nil {
+		panic(err) // part of the source
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	r := rand.New(rand.NewPCG(seed, 3))
+	var t strings.Builder
+	for i := range messages {
+		fmt.Fprintf(&t, "<|im_start|>%s\n", []string{"user", "assistant"}[i%2])
+		for end := t.Len() + 1950; t.Len() < end; {
+			fmt.Fprintf(&t, "%s (ref. %x)\n", lines[r.IntN(len(lines))], r.Uint32())
+		}
+		t.WriteString("<|im_end|>\n")
+	}
+	return t.String()
+}
+
+// benchmarkSeen asks for conversations of 41 messages and 20k tokens, of which
+// all but the last message was seen.
+func benchmarkSeen(b *testing.B, blocks bool) {
+	y := NewMemory(small(b), MemoryConfig{Key: blockid.Key{1}, BlockSize: 16})
+	d := y.domain("d")
+	var texts [4][]byte
+	for i := range texts {
+		texts[i] = []byte(longConversation(uint64(i), 40) + newTurn)
+	}
+	var ids []uint32
+	var ends []uint64
+	path := make([]step, 0, 128)
+	tokens, i := 0, 0
+	for b.Loop() {
+		t := texts[i%len(texts)]
+		at := len(t) - len(newTurn) + strings.Index(newTurn, "0")
+		for n, j := i, 0; j < 8; n, j = n/10, j+1 {
+			t[at+j] = byte('0' + n%10)
+		}
+		var err error
+		// The parts that are kept are copies.
+		if ids, path, err = d.appendIDs(b.Context(), y.model, ids[:0], path[:0], unsafe.String(&t[0], len(t))); err != nil {
+			b.Fatal(err)
+		}
+		if blocks {
+			ends = d.appendBlocks(&y.cfg, ends[:0], 0, path, ids)
+		}
+		tokens += len(ids)
+		i++
+	}
+	b.ReportMetric(float64(tokens)/float64(i), "tokens")
+	b.ReportMetric(float64(len(path)), "parts")
+	b.ReportMetric(float64(len(ends)), "blocks")
+}
+
+func BenchmarkSeenConversationIDs(b *testing.B)    { benchmarkSeen(b, false) }
+func BenchmarkSeenConversationBlocks(b *testing.B) { benchmarkSeen(b, true) }

@@ -49,6 +49,14 @@ func isSet(v jsontext.Value) bool { return len(v) > 0 && v.Kind() != 'n' }
 // ErrUnsupported in their chain, are that of ctx, or are about the JSON. Their
 // text may quote the body: it is not for logs.
 func (m *Model) Chat(ctx context.Context, body []byte) (Prompt, error) {
+	return m.chat(ctx, body, m.prompt)
+}
+
+// encoding makes the prompt of a text and, by itself, the first user turn.
+// With around, it adds what the model puts around a text.
+type encoding func(ctx context.Context, text, turn string, around bool) (Prompt, error)
+
+func (m *Model) chat(ctx context.Context, body []byte, encode encoding) (Prompt, error) {
 	var b chatBody
 	if err := json.Unmarshal(body, &b); err != nil {
 		return Prompt{}, fmt.Errorf("read chat body: %w", err)
@@ -72,7 +80,7 @@ func (m *Model) Chat(ctx context.Context, body []byte) (Prompt, error) {
 			return Prompt{}, err
 		}
 	}
-	return m.prompt(ctx, text, firstUserText(messages), b.AddSpecialTokens)
+	return encode(ctx, text, firstUserText(messages), b.AddSpecialTokens)
 }
 
 // harmony reports whether the model speaks OpenAI's Harmony format.
@@ -90,18 +98,13 @@ func (m *Model) failed(ctx context.Context, what string, err error) error {
 	return fmt.Errorf("%s: %w: %w", what, ErrUnsupported, err)
 }
 
-// prompt encodes the text, and the first user turn by itself. With around, it
-// adds what the model puts around a text.
+// prompt is the encoding without memory.
 func (m *Model) prompt(ctx context.Context, text, turn string, around bool) (Prompt, error) {
 	p := Prompt{Text: text}
-	var err error
 	ids := make([]uint32, 0, len(text)/3+8)
-	var prefix, suffix []uint32
-	if around {
-		if m.around != nil {
-			return Prompt{}, fmt.Errorf("%w: %w", ErrUnsupported, m.around)
-		}
-		prefix, suffix = m.tokenizer.Around()
+	prefix, suffix, err := m.wrapping(around)
+	if err != nil {
+		return Prompt{}, err
 	}
 	if p.IDs, err = m.tokenizer.AppendEncodeContext(ctx, append(ids, prefix...), text, true); err != nil {
 		return Prompt{}, m.failed(ctx, "encode", err)
@@ -111,6 +114,18 @@ func (m *Model) prompt(ctx context.Context, text, turn string, around bool) (Pro
 		return Prompt{}, m.failed(ctx, "encode", err)
 	}
 	return p, nil
+}
+
+// wrapping is what goes around a text, if anything is to.
+func (m *Model) wrapping(around bool) (prefix, suffix []uint32, err error) {
+	if !around {
+		return nil, nil, nil
+	}
+	if m.around != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrUnsupported, m.around)
+	}
+	prefix, suffix = m.tokenizer.Around()
+	return prefix, suffix, nil
 }
 
 // ownVariables are set from the body's own fields, not chat_template_kwargs.

@@ -27,6 +27,10 @@ const completionTurn = 256
 // token ids. Several prompts in one body are ErrUnsupported. Errors are those
 // of Chat.
 func (m *Model) Completion(ctx context.Context, body []byte) (Prompt, error) {
+	return m.complete(ctx, body, m.prompt)
+}
+
+func (m *Model) complete(ctx context.Context, body []byte, encode encoding) (Prompt, error) {
 	var b completionBody
 	if err := json.Unmarshal(body, &b); err != nil {
 		return Prompt{}, fmt.Errorf("read completion body: %w", err)
@@ -34,22 +38,22 @@ func (m *Model) Completion(ctx context.Context, body []byte) (Prompt, error) {
 	if isSet(b.Suffix) || isSet(b.Embeds) || isSet(b.Truncate) {
 		return Prompt{}, unsupported("suffix, prompt_embeds or truncate_prompt_tokens")
 	}
-	p, err := m.completion(ctx, b.Prompt, b.AddSpecialTokens == nil || *b.AddSpecialTokens)
+	p, err := m.completion(ctx, b.Prompt, encode, b.AddSpecialTokens == nil || *b.AddSpecialTokens)
 	p.FirstUserTurn = p.IDs[:min(len(p.IDs), completionTurn)]
 	return p, err
 }
 
-func (m *Model) completion(ctx context.Context, raw jsontext.Value, around bool) (Prompt, error) {
+func (m *Model) completion(ctx context.Context, raw jsontext.Value, encode encoding, around bool) (Prompt, error) {
 	var text string
 	if raw.Kind() == '"' {
 		if err := json.Unmarshal(raw, &text); err != nil {
 			return Prompt{}, fmt.Errorf("read prompt: %w", err)
 		}
-		return m.prompt(ctx, text, "", around)
+		return encode(ctx, text, "", around)
 	}
 	var texts []string
 	if err := json.Unmarshal(raw, &texts); err == nil && len(texts) == 1 {
-		return m.prompt(ctx, texts[0], "", around)
+		return encode(ctx, texts[0], "", around)
 	}
 	var ids []uint32
 	if err := json.Unmarshal(raw, &ids); err != nil || len(ids) == 0 {

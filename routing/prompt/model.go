@@ -75,6 +75,10 @@ type Prompt struct {
 	// its first 16 KiB), which stay the same while a conversation grows. For a
 	// completion it is the beginning of IDs.
 	FirstUserTurn []uint32
+
+	// Blocks is the ids of the full blocks of IDs, if a [Memory] made the
+	// prompt.
+	Blocks []uint64
 }
 
 // Load reads the model in the folder dir.

@@ -237,6 +237,7 @@ func (t *Tokenizer) ready() {
 			t.raw.add(a.content, i)
 		}
 	}
+	t.findCuts()
 }
 
 // findWhole merges every token's text once, to learn which tokens a word that

@@ -53,6 +53,7 @@ type Tokenizer struct {
 	added      []addedToken
 	raw        added // looked for in the text as it comes
 	normalized added // looked for between those, after normalization
+	cuts       added // those of raw at which text can be cut
 
 	cache *cache
 }
