@@ -1,9 +1,13 @@
 package tokenizer
 
-import "math/bits"
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
 
 // merges maps a pair of token ids to the rank of its merge and the id it makes,
-// packed as rank<<32 | id so that comparing two values compares ranks. It is
+// packed as (rank+1)<<32 | id so that comparing two values compares ranks. It is
 // an open-addressing table: a lookup is one multiplication and mostly one
 // cache line, and lookups are where encoding spends its time.
 type merges struct {
@@ -13,17 +17,12 @@ type merges struct {
 
 type mergeSlot struct{ pair, value uint64 }
 
-// noMerge ranks behind every merge. It doubles as the mark of an empty slot's
-// value, since no merge makes the id 1<<32 - 1.
+// noMerge ranks behind every merge.
 const noMerge = ^uint64(0)
 
 func newMerges(n int) *merges {
 	size := 1 << bits.Len(uint(2*n+1))
-	m := &merges{slots: make([]mergeSlot, size), shift: uint(64 - bits.Len(uint(size-1)))}
-	for i := range m.slots {
-		m.slots[i].value = noMerge
-	}
-	return m
+	return &merges{slots: make([]mergeSlot, size), shift: uint(64 - bits.Len(uint(size-1)))}
 }
 
 func pairOf(a, b uint32) uint64 { return uint64(a)<<32 | uint64(b) }
@@ -33,13 +32,32 @@ func (m *merges) add(a, b uint32, rank int, id uint32) bool {
 	p := pairOf(a, b)
 	for i := m.home(p); ; i = (i + 1) & (len(m.slots) - 1) {
 		switch s := &m.slots[i]; {
-		case s.value == noMerge:
-			*s = mergeSlot{p, uint64(rank)<<32 | uint64(id)}
+		case s.value == 0:
+			*s = mergeSlot{p, uint64(rank+1)<<32 | uint64(id)}
 			return true
 		case s.pair == p:
 			return false
 		}
 	}
+}
+
+// merge is two ids and the one they make.
+type merge struct{ a, b, id uint32 }
+
+// list is the merges by rank.
+func (m *merges) list() []merge {
+	var used []mergeSlot
+	for _, s := range m.slots {
+		if s.value != 0 {
+			used = append(used, s)
+		}
+	}
+	slices.SortFunc(used, func(a, b mergeSlot) int { return cmp.Compare(a.value, b.value) })
+	out := make([]merge, len(used))
+	for i, s := range used {
+		out[i] = merge{uint32(s.pair >> 32), uint32(s.pair), uint32(s.value)}
+	}
+	return out
 }
 
 func (m *merges) home(p uint64) int { return int((p * 0x9e3779b97f4a7c15) >> m.shift) }
@@ -49,7 +67,10 @@ func (m *merges) find(a, b uint32) uint64 {
 	p := pairOf(a, b)
 	for i := m.home(p); ; i = (i + 1) & (len(m.slots) - 1) {
 		s := &m.slots[i]
-		if s.pair == p || s.value == noMerge {
+		if s.value == 0 {
+			return noMerge
+		}
+		if s.pair == p {
 			return s.value
 		}
 	}

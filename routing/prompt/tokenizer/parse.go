@@ -33,6 +33,7 @@ func Parse(data []byte) (*Tokenizer, error) {
 	); err != nil {
 		return nil, fmt.Errorf("tokenizer.json: %w", err)
 	}
+	t.findSeams()
 	t.ready()
 	t.findWhole()
 	return t, nil
@@ -123,14 +124,10 @@ func (t *Tokenizer) byteOf(token string) (byte, bool) {
 	return text[0], true
 }
 
-// merge is an entry of the list of merges: two ids and the one they make.
-type merge struct{ a, b, id uint32 }
-
 func (t *Tokenizer) loadMerges(vocab map[string]uint32, list []fileMerge) error {
 	if len(list) > math.MaxInt32 {
 		return unsupported("merges", len(list))
 	}
-	t.mergeList = make([]merge, 0, len(list))
 	t.merges = newMerges(len(list))
 	for rank, m := range list {
 		a, okA := vocab[m[0]]
@@ -148,7 +145,6 @@ func (t *Tokenizer) loadMerges(vocab map[string]uint32, list []fileMerge) error 
 		if !t.merges.add(a, b, rank, id) {
 			return fmt.Errorf("unsupported: merge %d (%q, %q) is a repetition", rank, m[0], m[1])
 		}
-		t.mergeList = append(t.mergeList, merge{a, b, id})
 	}
 	return nil
 }
@@ -207,6 +203,18 @@ func (t *Tokenizer) checkAround() error {
 	return nil
 }
 
+// findSeams learns from the merges over which pairs of characters one reaches.
+func (t *Tokenizer) findSeams() {
+	if !t.pieces {
+		return
+	}
+	for _, m := range t.merges.list() {
+		last, _ := utf8.DecodeLastRuneInString(t.tokens[m.a])
+		first, _ := utf8.DecodeRuneInString(t.tokens[m.b])
+		t.seams.add(last, first)
+	}
+}
+
 // ready builds what is made of tokens, merges and added tokens to look things
 // up in.
 func (t *Tokenizer) ready() {
@@ -220,13 +228,6 @@ func (t *Tokenizer) ready() {
 			if r, n := decodeRune(text, 0); n == len(text) && r != noRune {
 				t.runes.set(r, uint32(id))
 			}
-		}
-	}
-	if t.pieces {
-		for _, m := range t.mergeList {
-			last, _ := utf8.DecodeLastRuneInString(t.tokens[m.a])
-			first, _ := utf8.DecodeRuneInString(t.tokens[m.b])
-			t.seams.add(last, first)
 		}
 	}
 	for i := range t.added {

@@ -83,6 +83,22 @@ func (s *seams) add(a, b rune) {
 	}
 }
 
+// each calls f with every pair.
+func (s *seams) each(f func(a, b rune)) {
+	for a := range s.ascii {
+		for b := range 128 {
+			if s.has(rune(a), rune(b)) {
+				f(rune(a), rune(b))
+			}
+		}
+	}
+	for _, p := range s.slots {
+		if p != 0 {
+			f(rune(p>>32), rune(uint32(p)))
+		}
+	}
+}
+
 func (s *seams) slot(p uint64) *uint64 {
 	mask := len(s.slots) - 1
 	for i := int((p*0x9e3779b97f4a7c15)>>bits.LeadingZeros64(uint64(mask))) & mask; ; i = (i + 1) & mask {

@@ -39,7 +39,6 @@ type Tokenizer struct {
 	reachable bitset   // the ids that text can encode to by merging
 	vocab     vocabulary
 	bytes     [256]uint32
-	mergeList []merge // by rank
 	merges    *merges
 
 	// whole has the ids that their own text encodes to, so that a word found
