@@ -5,8 +5,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // stream is an answer that has begun.
@@ -95,5 +98,38 @@ func TestAGatewayThatIsAskedToEndFinishesItsStreams(t *testing.T) {
 	_, outcome := recordsOf(t, w.logDir, s.id)
 	if outcome.Outcome.Status != "ok" || outcome.Outcome.Finish != "stop" {
 		t.Errorf("the outcome is %+v", outcome.Outcome)
+	}
+}
+
+func TestAGatewayThatIsAskedToEndEndsTheStreamsThatDoNot(t *testing.T) {
+	w := newWorld(t)
+	text, err := os.ReadFile(w.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, w.config, string(text)+"\nlimits: {drain: 300ms}\n")
+	client, token := w.client(t, nil), w.token(t, "alice@acme.example", "acme")
+	gateway, url := w.serve(t)
+	awaitOK(t, client, url, token)
+
+	s := begin(t, client, url, token)
+	for _, r := range w.replicas {
+		if err := r.engine.cmd.Process.Signal(syscall.SIGSTOP); err != nil { // it will not go on
+			t.Fatal(err)
+		}
+		defer func() { _ = r.engine.cmd.Process.Signal(syscall.SIGCONT) }()
+	}
+	began := time.Now()
+	gateway.terminate(t)
+	if last := s.last(t); !strings.Contains(last, `"code":"not_ready"`) {
+		t.Errorf("the stream ends with %q, want an error event", last)
+	}
+	gateway.await(t)
+	if took := time.Since(began); took < 250*time.Millisecond || took > 5*time.Second {
+		t.Errorf("it ended after %v", took)
+	}
+	_, outcome := recordsOf(t, w.logDir, s.id)
+	if outcome.Outcome.Status != "error" || outcome.Reason != "stopping" || outcome.Outcome.HTTP != http.StatusOK {
+		t.Errorf("the outcome is %s, %+v", outcome.Reason, outcome.Outcome)
 	}
 }
