@@ -18,6 +18,9 @@ const (
 	maxAnswer = 64 << 20
 	// writeTimeout is how long a client may leave an event unread.
 	writeTimeout = 30 * time.Second
+	// keepAlive is how long a stream may be silent before its client is told that
+	// it lives: proxies and clients give up on silence of a minute or so.
+	keepAlive = 15 * time.Second
 	// trailing is how long a replica may take to end what is of no more use: an
 	// error's text, a stream after its proper end.
 	trailing = 250 * time.Millisecond
@@ -85,6 +88,8 @@ func (x *exchange) stream(ctx context.Context, resp *upstream.Response, a *wire.
 	}
 	ctx, stop := x.watch(ctx, func() { _ = resp.Body.Close() })
 	defer stop()
+	x.out = &outgoing{write: x.send, alive: wire.KeepAlive(x.op.Shape), every: x.g.keepAlive}
+	defer x.out.stop()
 	f := wire.NewFramer(resp.Body, 0)
 	for {
 		ev, err := f.Next()
@@ -128,8 +133,13 @@ func (x *exchange) pass(ev wire.Event, a *wire.Answer, end *ended) error {
 		x.w.Header().Set("X-Accel-Buffering", "no")
 		x.answering = true
 	}
+	return x.out.pass(shown)
+}
+
+// send writes events and sees to it that they leave.
+func (x *exchange) send(events []byte) error {
 	x.patience()
-	if _, err := x.w.Write(shown); err != nil {
+	if _, err := x.w.Write(events); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
 	}
 	if err := http.NewResponseController(x.w).Flush(); err != nil {

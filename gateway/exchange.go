@@ -73,6 +73,7 @@ type exchange struct {
 
 	// back
 	answer    *wire.Answer // what has been read of it
+	out       *outgoing    // to the client; nil: it is no stream, or has not begun
 	answering bool         // the status line has been sent
 	end       ended
 

@@ -85,6 +85,7 @@ func (l Live) check() (*Live, error) {
 type Gateway struct {
 	Config
 	live         atomic.Pointer[Live]
+	keepAlive    time.Duration // how long a stream may be silent
 	writeTimeout time.Duration // how long a client may leave an event unread
 	detect       detect.Scanner
 	convKey      conversationKey
@@ -133,7 +134,7 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	g := &Gateway{Config: cfg, writeTimeout: writeTimeout, metrics: m, tracer: cfg.Tracer.Tracer(scope)}
+	g := &Gateway{Config: cfg, keepAlive: keepAlive, writeTimeout: writeTimeout, metrics: m, tracer: cfg.Tracer.Tracer(scope)}
 	g.convKey = conversationKey(g.derive("conversation"))
 	if err := g.Swap(cfg.Live); err != nil {
 		return nil, err

@@ -69,8 +69,14 @@ const (
 	lastPiece  = "0\r\n\r\n"
 )
 
-// piece is one chunk of a chunked body.
-func piece(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
+// piece is one chunk of a chunked body; of nothing there is none, as that would
+// be the last.
+func piece(s string) string {
+	if s == "" {
+		return ""
+	}
+	return fmt.Sprintf("%x\r\n%s\r\n", len(s), s)
+}
 
 // sized ends a header whose body has that length.
 func sized(n int) string { return fmt.Sprintf("Content-Length: %d\r\n\r\n", n) }

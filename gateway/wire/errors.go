@@ -30,6 +30,15 @@ func ErrorEvent(shape Shape, typ, code, message string) []byte {
 	return errorEvent(shape, 0, typ, code, message)
 }
 
+// KeepAlive is what a stream of that shape says when there is nothing to say: a
+// comment, which every reader skips, or Anthropic's own event for it.
+func KeepAlive(shape Shape) []byte {
+	if shape == Anthropic {
+		return []byte("event: ping\ndata: {\"type\":\"ping\"}\n\n")
+	}
+	return []byte(": keep-alive\n\n")
+}
+
 func errorEvent(shape Shape, sequence int, typ, code, message string) []byte {
 	body := errorBody(shape, typ, code, message, "")
 	var event []byte
