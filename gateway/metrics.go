@@ -32,7 +32,7 @@ type metrics struct {
 	append       metric.Float64Histogram
 	unavailable  metric.Int64Counter
 
-	placements, excluded, predicted, cached metric.Int64Counter
+	placements, excluded, predicted, cached, reported metric.Int64Counter
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
@@ -62,6 +62,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	n.counter(&m.placements, "sallyport.placements", "{attempt}", "Attempts placed, by pool, basis, why the basis is not better, and why the replica was chosen.")
 	n.counter(&m.excluded, "sallyport.placement.excluded", "{replica}", "Replicas that could not be chosen when an attempt was placed, by reason.")
 	n.counter(&m.predicted, "sallyport.predicted_cached_tokens", "{token}", "Prompt tokens that placement expected to find cached, of attempts whose engine reported what it did.")
+	n.counter(&m.reported, "sallyport.reported_prompt_tokens", "{token}", "Prompt tokens of the same attempts.")
 	n.counter(&m.cached, "sallyport.cached_tokens", "{token}", "Prompt tokens that the engine then reported as cached, of the same attempts.")
 	return &m, n.err
 }
@@ -191,8 +192,10 @@ func (m *metrics) used(ctx context.Context, x *exchange, e ended, attrs []attrib
 	m.outputUsage.Add(ctx, int64(u.CompletionTokens), spent)
 	if u.CachedTokens != nil {
 		m.cachedUsage.Add(ctx, int64(*u.CachedTokens), spent)
-		m.predicted.Add(ctx, int64(x.reservation.Placement.Predicted))
-		m.cached.Add(ctx, int64(*u.CachedTokens))
+		by := metric.WithAttributes(attribute.String("pool", x.reservation.Placement.Pool), attribute.String("class", x.class.String()))
+		m.predicted.Add(ctx, int64(x.reservation.Placement.Predicted), by)
+		m.cached.Add(ctx, int64(*u.CachedTokens), by)
+		m.reported.Add(ctx, int64(u.PromptTokens), by)
 	}
 }
 

@@ -42,6 +42,7 @@ type gatewayProcess struct {
 	gateway  *gateway.Gateway
 	policy   *policy.Engine
 	fleet    *fleet.Fleet
+	doubts   *doubts
 	source   *workload.Source
 	upstream *upstream.Client
 	live     atomic.Pointer[live]
@@ -116,7 +117,10 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	if p.found, err = p.targets(ctx, cfg); err != nil {
 		logger.Warn("not all replicas found; looking again soon", "error", err)
 	}
-	if p.fleet, err = fleet.New(fleetConfig(p.found, source, key.VerifierKey(), logger)); err != nil {
+	fc := fleetConfig(p.found, source, key.VerifierKey(), logger)
+	p.doubts = newDoubts(p.log, logger)
+	fc.Notify = p.doubts.notify
+	if p.fleet, err = fleet.New(fc); err != nil {
 		return nil, err
 	}
 	p.upstream, err = upstream.New(upstream.Config{

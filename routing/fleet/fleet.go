@@ -21,7 +21,7 @@
 // # Credit
 //
 // Residency counts only from a stream that is live and was heard of in the last
-// 3 s. Of a replica that is lost, what it held is kept for a minute, to be able
+// 3 s, and from a replica that is not in doubt (trust.go). Of a replica that is lost, what it held is kept for a minute, to be able
 // to say that a prompt's holder is down; it is never credited.
 package fleet
 
@@ -61,6 +61,11 @@ type Config struct {
 	IndexBytes int64         // budget of the residency index; 0: 1 GiB and 4 MiB for each of the first targets
 	Log        *slog.Logger  // nil discards
 	Settle     time.Duration // unready at most this long after Run begins; 0: 30 s
+	Penalty    time.Duration // how long a replica that floods or claims too much is not listened to; 0: 1 min
+
+	// Notify is told when a replica loses credit for what it says, and when it
+	// has it again. It must not wait. nil: nobody is told.
+	Notify func(Notice)
 }
 
 // Fleet is the replicas. Safe for concurrent use.
@@ -80,6 +85,7 @@ type Fleet struct {
 	owners   []owner               // by index ordinal
 	overlay  overlay
 	rates    map[string]*rate // prefill rate by pool
+	notices  []Notice         // to be handed out
 	started  time.Time        // zero before Run
 	ready    bool
 }
@@ -106,6 +112,9 @@ func New(c Config) (*Fleet, error) {
 	}
 	if c.Settle <= 0 {
 		c.Settle = 30 * time.Second
+	}
+	if c.Penalty <= 0 {
+		c.Penalty = penalty
 	}
 	if c.IndexBytes == 0 {
 		c.IndexBytes = 1<<30 + int64(len(c.Targets))<<22

@@ -56,6 +56,13 @@ type replica struct {
 	load      *residencyv1.Load
 	lagMS     int64
 	hit       confidence
+	claims    int    // that hit was learned from
+	doubt     Doubt  // why it earns no credit
+	doubts    uint64 // how often it was in doubt
+	predicted uint64 // cached tokens that were predicted, of requests that the engine reported on
+	cached    uint64 // and those that it reported
+	prompt    uint64 // prompt tokens of the same requests
+	blocksIn  uint64 // blocks that it told of
 	counter   uint64 // of tickets, per epoch
 	unused    []uint64
 	unacked   map[uint64]int64 // prefill tokens of our tickets that the relay has not seen
@@ -130,6 +137,8 @@ func (r *replica) stream(now time.Time) (routing.Stream, routing.BasisReason) {
 	switch {
 	case !r.whole:
 		return routing.StreamUnknown, routing.SuspectStream
+	case r.doubt == OverClaims || r.doubt == Floods:
+		return routing.StreamSuspect, routing.SuspectStream
 	case !r.hello.GetSaltVisible() && !r.silent():
 		return routing.StreamNone, routing.SaltHidden
 	}
@@ -190,6 +199,9 @@ func (r *replica) candidate(req *Request, now time.Time) routing.Candidate {
 		LagMS:         r.lagMS,
 	}
 	c.Stream, c.StreamReason = r.stream(now)
+	if r.doubt != "" {
+		c.Confidence = 0 // what it claims is still compared with what comes of it
+	}
 	c.DecodeNS = c.Running * decodeNS
 	block := int64(max(c.BlockSize, 1))
 	c.KVFree = max(0, c.KVTotal-clamp(r.load.GetKvUsedBlocks())-(r.unackedIn+block-1)/block)

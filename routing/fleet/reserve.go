@@ -64,6 +64,7 @@ type Reservation struct {
 
 	// Guarded by Fleet.mu.
 	answered bool
+	belied   bool // the first token came too late for what was predicted
 	ended    bool
 }
 
@@ -143,9 +144,14 @@ func (r *Reservation) FirstToken(at time.Time) {
 	r.answered = true
 	r.done()
 	r.replica.breaker.works()
-	if d := at.Sub(r.reserved); r.alone && r.tokens >= minSampleTokens && d > 0 {
-		r.replica.rate.add(r.tokens, d)
-		r.replica.pool.add(r.tokens, d)
+	if d := at.Sub(r.reserved); r.alone && d > 0 {
+		predicted := int64(r.Placement.Predicted)
+		r.belied = predicted > 0 && belied(r.tokens+predicted, predicted, d, &r.replica.rate)
+		// A claim that is not true must not make the rate look worse than it is.
+		if r.tokens >= max(minSampleTokens, predicted) && !r.belied {
+			r.replica.rate.add(r.tokens, d)
+			r.replica.pool.add(r.tokens, d)
+		}
 	}
 	if r.flight != nil {
 		lag := 2*time.Duration(r.replica.lagMS)*time.Millisecond + 40*time.Millisecond
@@ -155,6 +161,7 @@ func (r *Reservation) FirstToken(at time.Time) {
 
 // Finish ends a reservation whose request was sent.
 func (r *Reservation) Finish(res Result) {
+	defer r.fleet.send() // after the lock is given back
 	r.fleet.mu.Lock()
 	defer r.fleet.mu.Unlock()
 	if r.ended {
@@ -172,9 +179,20 @@ func (r *Reservation) Finish(res Result) {
 		return
 	}
 	r.replica.breaker.works()
-	if res.CachedTokens != nil && r.Placement.Predicted > 0 {
-		r.replica.hit.add(r.Placement.Predicted, *res.CachedTokens)
+	if res.CachedTokens == nil {
+		return
 	}
+	predicted, actual := r.Placement.Predicted, max(*res.CachedTokens, 0)
+	r.replica.predicted += uint64(predicted)
+	r.replica.cached += uint64(actual)
+	r.replica.prompt += uint64(max(res.PromptTokens, 0))
+	if predicted == 0 {
+		return
+	}
+	if r.belied {
+		actual = 0 // whatever the engine says
+	}
+	r.fleet.judge(r.replica, predicted, actual)
 }
 
 // Release ends a reservation whose request was never sent. Its counter is used

@@ -27,6 +27,13 @@ type Status struct {
 	Confidence int   // per mille
 	PrefillPS  int64
 	LagMS      int64
+
+	Doubt     Doubt  // why it earns no credit although its stream is live
+	Doubts    uint64 // how often it came to be in doubt
+	BlocksIn  uint64 // blocks that it told of, ever
+	Predicted uint64 // cached tokens that were predicted, of requests whose engine reported
+	Cached    uint64 // what the engine reported of the same requests
+	Prompt    uint64 // their prompt tokens
 }
 
 // Replicas is the state of every target, in their configured order.
@@ -43,6 +50,7 @@ func (f *Fleet) Replicas() []Status {
 			Stream: c.Stream, StreamWhy: c.StreamReason, BlockSize: c.BlockSize, Blocks: r.blocks,
 			KVTotal: c.KVTotal, KVUsed: clamp(r.load.GetKvUsedBlocks()), Running: c.Running, Waiting: c.WaitingTokens,
 			Confidence: c.Confidence, PrefillPS: c.PrefillPS, LagMS: c.LagMS,
+			Doubt: r.doubt, Doubts: r.doubts, BlocksIn: r.blocksIn, Predicted: r.predicted, Cached: r.cached, Prompt: r.prompt,
 		}
 	}
 	return out

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/kvindex"
 	"github.com/sallyport-ai/sallyport/routing/residency"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 )
@@ -47,7 +48,7 @@ func (f *Fleet) keep(ctx context.Context, r *replica) {
 		}
 		watched := r.whole // written by this goroutine only
 		f.ended(r, err)
-		if errors.Is(err, errRenew) {
+		if errors.Is(err, errRenew) || errors.Is(err, errAnew) {
 			continue
 		}
 		if watched {
@@ -79,11 +80,15 @@ func (f *Fleet) ended(r *replica, err error) {
 	if errors.As(err, &no) {
 		reason = no.reason
 	}
-	renewing := errors.Is(err, errRenew)
+	renewing := errors.Is(err, errRenew) || errors.Is(err, errAnew)
+	defer f.send() // after the lock is given back
 	f.mu.Lock()
 	before, id := r.down, r.id
 	r.gen++
 	r.cancel, r.whole = nil, false
+	if broke := brokeWord(err); broke && r.doubt == "" {
+		f.doubted(r, BreaksWord, err.Error())
+	}
 	switch {
 	case renewing: // trusted until the certificate expires, only without credit
 	case r.down == routing.SVIDMismatch && reason == routing.Unhealthy:
@@ -128,12 +133,23 @@ func (f *Fleet) session(ctx context.Context, r *replica) error {
 	if err := f.pin(r, id, func() { cancel(nil) }); err != nil {
 		return err
 	}
-	s := &session{f: f, r: r, id: id}
+	s := &session{f: f, r: r, id: id, cancel: cancel}
+	defer s.close()
 	err = conn.Watch(ctx, residency.Request{BlockKey: f.cfg.BlockKey, KeyID: f.cfg.KeyID, LogVKey: f.cfg.LogVKey}, s.frame)
-	if errors.Is(context.Cause(ctx), errRenew) {
-		return errRenew
+	if cause := context.Cause(ctx); errors.Is(cause, errRenew) || errors.Is(cause, errAnew) {
+		return cause
 	}
 	return err
+}
+
+// brokeWord says whether a session ended because the relay broke the protocol.
+func brokeWord(err error) bool {
+	for _, e := range []error{residency.ErrProtocol, kvindex.ErrNode, kvindex.ErrReused, kvindex.ErrParent, kvindex.ErrTier} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // renewal is when to connect again, so that newer certificates are proven
@@ -189,36 +205,61 @@ func (f *Fleet) pin(r *replica, id string, cancel context.CancelFunc) error {
 
 // session is a Watch in progress. It runs in the goroutine of keep.
 type session struct {
-	f  *Fleet
-	r  *replica
-	id string
+	f      *Fleet
+	r      *replica
+	id     string
+	cancel context.CancelCauseFunc
+
+	in        uint64      // blocks told since the last count
+	told      bucket      // block changes
+	total     int         // blocks that the replica says it has, over all ranks; 0 unknown
+	ownBudget bool        // its streams are held to that number, and not to a smaller share
+	muted     bool        // its residency is not listened to
+	after     *time.Timer // ends that, or a doubt; nil for neither
+}
+
+func (s *session) close() {
+	if s.after != nil {
+		s.after.Stop()
+	}
 }
 
 // frame applies one frame; see residency.Sink.
 func (s *session) frame(f *residencyv1.Frame) error {
 	s.r.heard.Store(time.Now().UnixNano())
+	if s.muted && residencyOf(f) {
+		return nil
+	}
 	switch b := f.GetBody().(type) {
 	case *residencyv1.Frame_Hello:
 		return s.hello(f.GetEpoch(), b.Hello)
 	case *residencyv1.Frame_Snapshot:
+		changes := 0
 		for _, n := range b.Snapshot.GetNodes() {
 			if err := s.stored(n); err != nil {
 				return err
 			}
+			changes += len(n.GetIds())
 		}
+		s.weigh(changes)
 	case *residencyv1.Frame_SnapshotEnd:
 		s.whole()
 	case *residencyv1.Frame_Stored:
-		return s.stored(b.Stored)
+		if err := s.stored(b.Stored); err != nil {
+			return err
+		}
+		s.weigh(len(b.Stored.GetIds()))
 	case *residencyv1.Frame_Removed:
 		n := b.Removed
 		if err := s.r.streams[n.GetRank()].Remove(n.GetNodes(), int(n.GetTier())); err != nil {
 			return err
 		}
 		s.count()
+		s.weigh(len(n.GetNodes()))
 	case *residencyv1.Frame_Cleared:
 		s.r.streams[b.Cleared.GetRank()].Clear()
 		s.count()
+		s.weigh(1)
 	case *residencyv1.Frame_State:
 		s.state(b.State)
 	case *residencyv1.Frame_Load:
@@ -233,6 +274,15 @@ func (s *session) frame(f *residencyv1.Frame) error {
 	return nil
 }
 
+// residencyOf says whether a frame tells what the replica holds.
+func residencyOf(f *residencyv1.Frame) bool {
+	switch f.GetBody().(type) {
+	case *residencyv1.Frame_Snapshot, *residencyv1.Frame_Stored, *residencyv1.Frame_Removed, *residencyv1.Frame_Cleared:
+		return true
+	}
+	return false
+}
+
 // hello begins with empty streams, which stay invisible until the snapshot is
 // complete.
 func (s *session) hello(epoch string, h *residencyv1.Hello) error {
@@ -244,7 +294,10 @@ func (s *session) hello(epoch string, h *residencyv1.Hello) error {
 		return &refusal{routing.NotPermitted, fmt.Errorf("%s says it is in pool %s, not %s", s.id, h.GetPool(), r.target.Pool)}
 	}
 	f.forget(r)
-	if err := f.register(r, int(h.GetRanks()), int(h.GetNumBlocks())); err != nil {
+	ranks, blocks := int(h.GetRanks()), int(h.GetNumBlocks())
+	budget := f.share(ranks, blocks)
+	s.total, s.ownBudget, s.told.at = ranks*blocks, budget == blocks, time.Now()
+	if err := f.register(r, ranks, budget); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -261,8 +314,7 @@ func (s *session) hello(epoch string, h *residencyv1.Hello) error {
 }
 
 // register gives each rank of r an ordinal and a stream of the index.
-func (f *Fleet) register(r *replica, ranks, blocks int) error {
-	budget := f.share(ranks, blocks)
+func (f *Fleet) register(r *replica, ranks, budget int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for rank := range ranks {
@@ -300,10 +352,18 @@ func (f *Fleet) share(ranks, blocks int) int {
 
 // whole makes the snapshot visible, and the replica eligible.
 func (s *session) whole() {
+	if s.muted { // it may serve, without credit
+		s.f.mu.Lock()
+		defer s.f.mu.Unlock()
+		s.r.whole, s.r.down, s.r.detail = true, "", ""
+		s.r.gen++
+		return
+	}
 	for _, st := range s.r.streams {
 		st.Commit()
 	}
 	s.count()
+	s.after = time.AfterFunc(s.f.cfg.Penalty, s.clean)
 	s.f.mu.Lock()
 	s.r.whole, s.r.down, s.r.detail = true, "", ""
 	s.r.breaker.works()
@@ -318,6 +378,7 @@ func (s *session) stored(n *residencyv1.Stored) error {
 	if err := st.Store(n.GetNs(), n.GetParentNode(), n.GetNode(), n.GetIds(), int(n.GetTier())); err != nil {
 		return err
 	}
+	s.in += uint64(len(n.GetIds()))
 	if s.r.whole { // only this goroutine writes whole
 		s.count()
 	}
@@ -335,6 +396,8 @@ func (s *session) count() {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	s.r.blocks, s.r.refusing = blocks, refused > 0
+	s.r.blocksIn += s.in
+	s.in = 0
 }
 
 // drainingReason is the reason of a State that says the relay takes no more.

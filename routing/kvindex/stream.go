@@ -62,6 +62,7 @@ type Stream struct {
 	entries int
 	gpu     int // entries on tier 0
 	refused uint64
+	over    uint64
 }
 
 // Stats is what a stream holds.
@@ -69,11 +70,12 @@ type Stats struct {
 	Blocks  int    // on tier 0
 	Nodes   int    // publisher's nodes known, on any tier or kept for those below
 	Refused uint64 // blocks not stored for want of budget or parent, ever
+	Over    uint64 // times that a store went beyond the stream's own budget, ever
 }
 
 // Stats returns the stream's counts. Like every method, for its goroutine only.
 func (st *Stream) Stats() Stats {
-	return Stats{Blocks: st.gpu, Nodes: st.entries, Refused: st.refused}
+	return Stats{Blocks: st.gpu, Nodes: st.entries, Refused: st.refused, Over: st.over}
 }
 
 // Begin starts over: what the stream held is forgotten, and what it stores is
@@ -173,7 +175,11 @@ func (st *Stream) walk(c *cursor, space uint16, parent, first uint32, ids []uint
 		if known != nil && (known.ns != space || known.parent != parent || c.s.idAt(known) != ids[done]) {
 			return done, ErrReused
 		}
-		if !st.index.room(c.s) || !st.affords(known, tier) {
+		if !st.affords(known, tier) {
+			st.over++
+			return done, nil
+		}
+		if !st.index.room(c.s) {
 			return done, nil
 		}
 		n := 1

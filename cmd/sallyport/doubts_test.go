@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"testing"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/routing/fleet"
+)
+
+// appended hands on the records that it is given.
+type appended chan *audit.Record
+
+func (a appended) Append(_ context.Context, r *audit.Record) (audit.Position, error) {
+	a <- r
+	return audit.Position{}, nil
+}
+
+func TestEachDoubtIsAFleetRecord(t *testing.T) {
+	log := make(appended)
+	d := newDoubts(log, slog.New(slog.DiscardHandler))
+	go d.run(t.Context())
+	for want, n := range map[string]fleet.Notice{
+		"doubt": {Replica: "spiffe://example.org/r0", Pool: "general", Epoch: "e", Doubt: fleet.OverClaims, Detail: "much"},
+		"trust": {Replica: "spiffe://example.org/r0", Pool: "general", Epoch: "e", Doubt: fleet.OverClaims, Detail: "less", Over: true},
+	} {
+		d.notify(n)
+		rec := <-log
+		var e doubtEvent
+		if err := json.Unmarshal(rec.Event, &e); err != nil {
+			t.Fatal(err)
+		}
+		if rec.Kind != audit.KindFleet || rec.Durability != audit.Strict || rec.ID == "" {
+			t.Errorf("record %+v", rec)
+		}
+		if e != (doubtEvent{want, n.Replica, n.Pool, n.Epoch, "over_claims", n.Detail}) {
+			t.Errorf("event %+v", e)
+		}
+	}
+}
