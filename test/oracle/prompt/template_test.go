@@ -26,6 +26,9 @@ type templateCase struct {
 // pythonAnswers asks the real Jinja2.
 func pythonAnswers(t *testing.T, cases []templateCase) []answer {
 	t.Helper()
+	if raceDetector {
+		t.Skip("not under the race detector")
+	}
 	const python = "/usr/bin/python3"
 	if err := exec.CommandContext(t.Context(), python, "-c", "import jinja2").Run(); err != nil {
 		t.Skip("python3-jinja2 is not installed")
