@@ -64,6 +64,16 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
+// What each batch pays to know that its files are still where they were.
+func BenchmarkLookForFiles(b *testing.B) {
+	l := mustOpen(b, testConfig(b, testKey(b)))
+	for b.Loop() {
+		if err := l.main.check(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // benchLog is a closed log of n decisions, in batches of about size.
 func benchLog(b *testing.B, n, size int) Config {
 	cfg := testConfig(b, testKey(b))

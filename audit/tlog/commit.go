@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
@@ -15,23 +16,26 @@ type writer struct {
 	key    *Key
 	log    *slog.Logger
 	main   *volume
-	mirror *volume // nil without a second directory, and after it failed
-	state  state   // as of the last durable batch
+	mirror *volume     // nil without a second directory, and after it failed
+	single atomic.Bool // whether mirror is nil; for anyone to read
+	state  state       // as of the last durable batch
 	buf    []byte
 }
 
-func newWriter(cfg Config, rec *recovered) (writer, error) {
-	w := writer{key: cfg.Key, log: cfg.Logger, state: rec.state}
-	var err error
-	if w.main, err = openVolume(cfg.Dir, rec.last+1, cfg.SegmentBytes, cfg.create); err != nil {
-		return w, err
+// open makes the writer ready to go on after what recovery found. dirs are the
+// locked directories.
+func (w *writer) open(cfg Config, rec *recovered, dirs []*lock) (err error) {
+	w.key, w.log, w.state = cfg.Key, cfg.Logger, rec.state
+	if w.main, err = openVolume(cfg, dirs[0], rec.last+1); err != nil {
+		return err
 	}
-	if cfg.Dir2 != "" {
-		if w.mirror, err = openVolume(cfg.Dir2, rec.last+1, cfg.SegmentBytes, cfg.create); err != nil {
-			return w, errors.Join(err, w.main.close())
+	w.single.Store(len(dirs) == 1)
+	if len(dirs) == 2 {
+		if w.mirror, err = openVolume(cfg, dirs[1], rec.last+1); err != nil {
+			return errors.Join(err, w.main.close())
 		}
 	}
-	return w, nil
+	return nil
 }
 
 func (w *writer) close() error {
@@ -43,10 +47,19 @@ func (w *writer) close() error {
 }
 
 // commitLoop writes batches until the log is closed. Batches form by
-// themselves, of what arrives while the one before is being synced.
+// themselves, of what arrives while the one before is being synced. Now and then
+// it looks for its files, so that their loss shows before a record is refused.
 func (l *Log) commitLoop() {
 	defer close(l.done)
-	for range l.wake {
+	look := time.NewTicker(l.cfg.CheckpointEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+			l.look()
+			continue
+		case <-l.wake:
+		}
 		if l.drain() {
 			continue
 		}
@@ -55,6 +68,20 @@ func (l *Log) commitLoop() {
 			l.drain()
 		}
 		return
+	}
+}
+
+// look halts the log if it has been displaced, and gives up a second directory
+// that has been.
+func (l *Log) look() {
+	if err := l.main.check(); err != nil && l.Err() == nil {
+		l.halt(nil, err)
+	}
+	if l.mirror == nil {
+		return
+	}
+	if err := l.mirror.check(); err != nil {
+		l.dropMirror(err)
 	}
 }
 
@@ -89,6 +116,10 @@ func (l *Log) take() (batch []*entry, closing bool) {
 // commit makes one batch durable and answers those who wait for it.
 func (l *Log) commit(batch []*entry) {
 	at, err := l.write(batch)
+	if errors.Is(err, errDisplaced) {
+		l.halt(batch, err) // a new segment would be made in a place that is not ours
+		return
+	}
 	if err != nil {
 		l.log.Error("audit log write failed, going on in a new segment", "err", err)
 		for _, e := range batch {
@@ -186,6 +217,7 @@ func (w *writer) dropMirror(err error) {
 	// Its files are closed for their descriptors' sake; it has failed already.
 	_ = w.mirror.close()
 	w.mirror = nil
+	w.single.Store(true)
 }
 
 // settle makes a durable batch visible.

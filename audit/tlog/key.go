@@ -20,6 +20,7 @@ type Key struct {
 	note.Signer
 	verifier note.Verifier
 	vkey     string
+	path     string // of its file, if it was read from one
 }
 
 // ErrNoKey says that there is no pinned key to verify against, so that nothing
@@ -96,7 +97,9 @@ func CreateKeyFile(path, origin string) (vkey string, err error) {
 	return vkey, nil
 }
 
-// ReadKeyFile reads a signer key. A file that anyone may read is refused.
+// ReadKeyFile reads a signer key. A file that anyone may read is refused. A log
+// that is opened with the key locks the file: two logs that sign with one key
+// would have one name and hold different records.
 func ReadKeyFile(path string) (*Key, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -109,7 +112,12 @@ func ReadKeyFile(path string) (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read log key: %w", err)
 	}
-	return ParseKey(string(text))
+	key, err := ParseKey(string(text))
+	if err != nil {
+		return nil, err
+	}
+	key.path = path
+	return key, nil
 }
 
 // ReadVerifierFile reads a verifier key, alone in a text file. Without a file

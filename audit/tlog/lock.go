@@ -10,27 +10,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked says that another process has the log open.
+// ErrLocked says that another process has the log open, or another log with
+// the same key file.
 var ErrLocked = errors.New("log is open in another process")
 
-// lockDir takes the directory for this process until the file is closed.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+const lockName = "lock"
+
+// lock is a file that only this process has locked.
+type lock struct {
+	*os.File
+	place
+}
+
+// lockDir takes the directory for this process until the lock is closed.
+func lockDir(dir string) (*lock, error) {
+	return takeLock(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE)
+}
+
+// takeLock locks a file, and sees to it that it is still the one at path: it
+// might have been moved away with its lock.
+func takeLock(path string, flag int) (*lock, error) {
+	f, err := os.OpenFile(path, flag, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = ErrLocked
-		}
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
+	l := &lock{File: f, place: place{path: path}}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrLocked
 	}
-	return f, nil
+	if err == nil {
+		l.file, err = f.Stat()
+	}
+	if err == nil {
+		err = l.check()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+	}
+	return l, nil
 }
 
 // isLive says whether some process is writing to the log.
 func isLive(dir string) (bool, error) {
-	f, err := os.Open(filepath.Join(dir, "lock"))
+	f, err := os.Open(filepath.Join(dir, lockName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

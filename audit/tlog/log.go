@@ -41,6 +41,18 @@
 // outcome. If the new segment fails too, the log is halted until it is opened
 // again.
 //
+// # When the directory goes away
+//
+// A file that has been deleted, or moved away with its directory, can still be
+// written and synced. Before a batch is acknowledged, and each second, the log
+// looks whether its lock and its segment are still found under their names. If
+// not, it is halted. A second directory is given up instead.
+//
+// A key that was read from a file ([ReadKeyFile]) signs one open log at a time,
+// so that a log cannot be started anew in the place of one that was moved away
+// and is still being written to. This holds for one file on one machine: of a
+// copy of the key nobody knows.
+//
 // # What cannot be seen from inside
 //
 // Whoever holds the directory and the signing key can cut the log back to the
@@ -138,13 +150,14 @@ type Log struct {
 	cfg   Config
 	boot  string
 	start time.Time
-	locks []*os.File
+	locks []*lock // of the key file, if there is one, then of the directories
 
-	head atomic.Pointer[Head] // stored by the commit loop
-	wake chan struct{}        // tells the commit loop to look at the queue
-	done chan struct{}        // closed when the commit loop has ended
-	stop context.CancelFunc   // ends the background goroutines
-	bg   sync.WaitGroup
+	head        atomic.Pointer[Head] // stored by the commit loop
+	wake        chan struct{}        // tells the commit loop to look at the queue
+	done        chan struct{}        // closed when the commit loop has ended
+	stop        context.CancelFunc   // ends the background goroutines
+	bg          sync.WaitGroup
+	unpublished atomic.Int32 // attempts to publish that failed in a row
 
 	mu         sync.Mutex // guards what follows
 	queue      []*entry   // sequenced, not yet taken by the commit loop
@@ -194,18 +207,8 @@ func Open(cfg Config) (*Log, error) {
 
 // prepare locks the directories, recovers the log and opens its volumes.
 func (l *Log) prepare() (*recovered, error) {
-	for _, dir := range []string{l.cfg.Dir, l.cfg.Dir2} {
-		if dir == "" {
-			continue
-		}
-		if err := os.MkdirAll(filepath.Join(dir, walDir), 0o700); err != nil {
-			return nil, fmt.Errorf("create log directory: %w", err)
-		}
-		lock, err := lockDir(dir)
-		if err != nil {
-			return nil, err
-		}
-		l.locks = append(l.locks, lock)
+	if err := l.lock(); err != nil {
+		return nil, err
 	}
 	var held []checkpoint
 	if l.cfg.Dir2 != "" {
@@ -227,8 +230,39 @@ func (l *Log) prepare() (*recovered, error) {
 			return nil, err
 		}
 	}
-	l.writer, err = newWriter(l.cfg, rec)
-	return rec, err
+	dirs := l.locks
+	if l.cfg.Key.path != "" {
+		dirs = dirs[1:]
+	}
+	return rec, l.open(l.cfg, rec, dirs)
+}
+
+// lock takes the key file, if there is one, and the directories. The key comes
+// first: without it not even an empty directory is made.
+func (l *Log) lock() error {
+	take := func(held *lock, err error) error {
+		if err == nil {
+			l.locks = append(l.locks, held)
+		}
+		return err
+	}
+	if path := l.cfg.Key.path; path != "" {
+		if err := take(takeLock(path, os.O_RDONLY)); err != nil {
+			return fmt.Errorf("log key: %w", err)
+		}
+	}
+	for _, dir := range []string{l.cfg.Dir, l.cfg.Dir2} {
+		if dir == "" {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Join(dir, walDir), 0o700); err != nil {
+			return fmt.Errorf("create log directory: %w", err)
+		}
+		if err := take(lockDir(dir)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // bootEvent is the body of a boot record.
@@ -270,6 +304,26 @@ func (l *Log) Err() error {
 	defer l.mu.Unlock()
 	return l.halted
 }
+
+// Ready says why records of that durability should not be brought here, or nil.
+// Unlike [Log.Err] it also says that nothing has been published for a while:
+// records are still taken, but there is no checkpoint of them for an auditor.
+func (l *Log) Ready(d audit.Durability) error {
+	if err := l.Err(); err != nil {
+		return fmt.Errorf("audit log halted: %w", err)
+	}
+	if n := l.unpublished.Load(); n >= unpublishedLimit {
+		return fmt.Errorf("audit log: the last %d checkpoints could not be published", n)
+	}
+	if d == audit.Strict2 && l.single.Load() {
+		return errors.New("audit log: no second directory")
+	}
+	return nil
+}
+
+// unpublishedLimit is how many checkpoints in a row may fail to be published
+// before a log is not ready: ten seconds of them.
+const unpublishedLimit = 10
 
 // Close appends a seal record, publishes the last checkpoint and releases the
 // directory. Records already accepted are written first.

@@ -31,13 +31,14 @@ func (l *Log) publishLoop(ctx context.Context, rec *recovered) {
 	}
 	tick := time.NewTicker(l.cfg.CheckpointEvery)
 	defer tick.Stop()
-	failing := false
 	publish := func(last bool) {
 		err := p.publish(l, last)
-		if err != nil && !failing {
+		switch {
+		case err == nil:
+			l.unpublished.Store(0)
+		case l.unpublished.Add(1) == 1:
 			l.cfg.Logger.Error("audit log checkpoint not published", "err", err)
 		}
-		failing = err != nil
 	}
 	for publish(false); ; {
 		select {
@@ -67,6 +68,9 @@ func (p *publisher) publish(l *Log, last bool) error {
 	if head.Size == p.signed {
 		return nil
 	}
+	if err := l.inPlace(); err != nil {
+		return err
+	}
 	if err := p.read(l, head.Size); err != nil {
 		p.reset() // what is on disk is as it was; the next attempt starts over
 		return err
@@ -91,6 +95,15 @@ func (p *publisher) publish(l *Log, last bool) error {
 	}
 	p.signed = head.Size
 	return nil
+}
+
+// inPlace returns [errDisplaced] if the directory is not, or was not, the log's
+// own any more. Nothing may then be put there.
+func (l *Log) inPlace() error {
+	if err := l.Err(); errors.Is(err, errDisplaced) {
+		return err
+	}
+	return l.main.lock.check()
 }
 
 func (p *publisher) reset() { *p = publisher{dir: p.dir, key: p.key, signed: p.signed} }

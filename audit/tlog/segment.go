@@ -14,6 +14,7 @@ type segmentFile interface {
 	WriteAt(p []byte, off int64) (int, error)
 	Datasync() error
 	Truncate(size int64) error
+	Stat() (os.FileInfo, error)
 	Close() error
 }
 
@@ -39,6 +40,7 @@ func createOSFile(path string) (segmentFile, error) {
 type segment struct {
 	number int
 	file   segmentFile
+	place  place
 	end    int64 // bytes written and synced
 	size   int64 // bytes preallocated
 
@@ -50,6 +52,7 @@ type segment struct {
 // but for the goroutine that prepares the next segment.
 type volume struct {
 	dir    string
+	lock   place
 	bytes  int64
 	create createFile
 	cur    *segment
@@ -63,8 +66,8 @@ type spare struct {
 }
 
 // openVolume returns a volume whose first segment, numbered next, is ready.
-func openVolume(dir string, next int, bytes int64, create createFile) (*volume, error) {
-	v := &volume{dir: dir, bytes: bytes, create: create, spare: make(chan spare, 1)}
+func openVolume(cfg Config, dir *lock, next int) (*volume, error) {
+	v := &volume{dir: filepath.Dir(dir.path), lock: dir.place, bytes: cfg.SegmentBytes, create: cfg.create, spare: make(chan spare, 1)}
 	seg, err := v.prepare(next)
 	if err != nil {
 		return nil, err
@@ -99,7 +102,11 @@ func (v *volume) prepare(number int) (_ *segment, err error) {
 	if err := syncDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	return &segment{number: number, file: f, size: v.bytes}, nil
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return &segment{number: number, file: f, place: place{path, info}, size: v.bytes}, nil
 }
 
 // prepareSpare closes a segment that is done with and makes the next one.
@@ -125,8 +132,20 @@ func (s *segment) seal() error {
 	return errors.Join(s.file.Truncate(s.end), s.file.Close())
 }
 
-// roll goes on to the next segment.
+// check returns [errDisplaced] unless the lock and the current segment are still
+// where the volume is.
+func (v *volume) check() error {
+	if err := v.lock.check(); err != nil {
+		return err
+	}
+	return v.cur.place.check()
+}
+
+// roll goes on to the next segment. It makes files in no directory but its own.
 func (v *volume) roll() error {
+	if err := v.check(); err != nil {
+		return err
+	}
 	next := <-v.spare
 	if next.err != nil {
 		next.seg, next.err = v.prepare(v.cur.number + 1)
@@ -145,7 +164,8 @@ func (v *volume) roll() error {
 // fits says whether n more bytes may be written to the current segment.
 func (v *volume) fits(n int) bool { return !v.cur.poisoned && v.cur.end+int64(n) <= v.cur.size }
 
-// write makes buf durable at the end of the current segment. After an error
+// write makes buf durable at the end of the current segment, which must then
+// still be where a reader will look for it. After an error
 // the segment is not to be written or synced again: the kernel may have
 // dropped the dirty pages, and a second sync would then report success.
 func (v *volume) write(buf []byte) error {
@@ -157,16 +177,29 @@ func (v *volume) write(buf []byte) error {
 	if err := s.file.Datasync(); err != nil {
 		return fmt.Errorf("sync segment %d: %w", s.number, err)
 	}
+	if err := v.check(); err != nil {
+		return fmt.Errorf("look for segment %d: %w", s.number, err)
+	}
 	s.poisoned = false
 	s.end += int64(len(buf))
 	return nil
 }
 
-// close seals the current segment and removes the spare.
+// close seals the current segment and removes the spare. If the volume has been
+// displaced, it leaves everything as it is.
 func (v *volume) close() error {
+	next := <-v.spare
+	if err := v.check(); err != nil {
+		v.cur.poisoned = true
+		err = errors.Join(err, v.cur.seal())
+		if next.seg != nil {
+			err = errors.Join(err, next.seg.file.Close())
+		}
+		return err
+	}
 	err := v.cur.seal()
-	if next := <-v.spare; next.seg != nil {
-		err = errors.Join(err, next.seg.file.Close(), os.Remove(segmentPath(v.dir, next.seg.number)))
+	if next.seg != nil {
+		err = errors.Join(err, next.seg.file.Close(), os.Remove(next.seg.place.path))
 	}
 	return errors.Join(err, syncDir(filepath.Join(v.dir, walDir)))
 }
