@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 )
 
@@ -203,6 +206,42 @@ func TestAGatewayThatStopsEndsItsStreams(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The end of a process must not cost the record of how a request ended.
+func TestAStopWaitsForWhatIsYetToBeWrittenDown(t *testing.T) {
+	w, hold := inWorld(t), make(chan struct{})
+	s := serve(t, func(c *Config) {
+		c.Log = appendFunc(func(ctx context.Context, r *audit.Record) (audit.Position, error) {
+			if r.Kind == audit.KindOutcome {
+				<-hold
+			}
+			return w.log.Append(ctx, r)
+		})
+	})
+	if err := s.g.Wait(t.Context()); err != nil {
+		t.Errorf("with nothing to wait for: %v", err)
+	}
+	mark := s.newMark()
+	s.engine.on(mark, holds)
+	resp, err := s.client.Do(s.request(t.Context(), "acme", chat(mark, streamed)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	s.g.Stop()
+	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.g.Wait(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while the outcome is not written: %v", err)
+	}
+	close(hold)
+	if err := s.g.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if rs := s.records(t, resp.Header.Get("Sallyport-Decision-Id")); len(rs) != 2 || rs[1].Reason != "stopping" {
+		t.Errorf("%d records when there is nothing left to wait for", len(rs))
 	}
 }
 

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -14,6 +15,7 @@ type running struct {
 	last    uint64
 	end     map[uint64]context.CancelCauseFunc
 	stopped bool
+	idle    chan struct{} // while somebody waits: closed once none is left
 }
 
 // add takes a request and returns what takes it out again. After Stop it ends
@@ -34,7 +36,22 @@ func (r *running) add(end context.CancelCauseFunc) (remove func()) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.end, n)
+		if len(r.end) == 0 && r.idle != nil {
+			close(r.idle)
+			r.idle = nil
+		}
 	}
+}
+
+// none returns a channel that is closed once no request is being served, or nil
+// if none is.
+func (r *running) none() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.end) > 0 && r.idle == nil {
+		r.idle = make(chan struct{})
+	}
+	return r.idle
 }
 
 // Stop ends every request that is being served, and those that come: what has
@@ -47,6 +64,21 @@ func (g *Gateway) Stop() {
 	r.stopped = true
 	for _, end := range r.end {
 		end(errStopping)
+	}
+}
+
+// Wait returns once no request is being served, each with its outcome written
+// down, or with the error of ctx. The log must not be closed before.
+func (g *Gateway) Wait(ctx context.Context) error {
+	none := g.running.none()
+	if none == nil {
+		return nil
+	}
+	select {
+	case <-none:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for requests to end: %w", ctx.Err())
 	}
 }
 

@@ -68,7 +68,11 @@ func (p *gatewayProcess) drain(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("drain: %w", err), s.Close())
 		}
 	}
-	return errors.Join(errs...)
+	// A caller that did not read was cut off just now. How its request ended, and
+	// who was turned away meanwhile, goes into the log before that is closed.
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), lastWords)
+	defer cancel()
+	return errors.Join(append(errs, p.gateway.Wait(ctx), p.denials.Flush(ctx))...)
 }
 
 // ready says why traffic should not come here, or nil.
@@ -76,7 +80,7 @@ func (p *gatewayProcess) ready() error {
 	if p.draining.Load() {
 		return errors.New("draining")
 	}
-	return errors.Join(p.source.Ready(), p.live.Load().ready(), p.log.Err())
+	return errors.Join(p.source.Ready(), p.live.Load().ready(), p.log.Ready(p.mode))
 }
 
 func ignoreCancelled(err error) error {

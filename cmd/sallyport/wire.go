@@ -54,6 +54,7 @@ type gatewayProcess struct {
 	servers  []*http.Server
 	draining atomic.Bool
 	patience time.Duration // while draining
+	mode     audit.Durability
 	denials  *audit.Denials
 	logger   *slog.Logger
 	closers  []func() error
@@ -62,7 +63,7 @@ type gatewayProcess struct {
 // buildGateway makes a gateway from its configuration: the one place that knows
 // which part is plugged into which. A new authenticator is one line here.
 func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (_ *gatewayProcess, err error) {
-	p := &gatewayProcess{logger: logger, cfg: cfg, patience: cmp.Or(cfg.Limits.Drain, drainTime)}
+	p := &gatewayProcess{logger: logger, cfg: cfg, patience: cmp.Or(cfg.Limits.Drain, drainTime), mode: audit.Durability(cfg.Audit.Mode)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -154,7 +155,7 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 		Log: p.log, Denials: p.denials, Meter: watched.meters, Tracer: watched.spans, Self: self, Region: cfg.Region,
 		Ready:  p.ready,
 		Secret: secret, TrustTraceparent: cfg.Telemetry.TrustTraceparent,
-		Durability: audit.Durability(cfg.Audit.Mode),
+		Durability: p.mode,
 		Total:      cfg.Limits.Total,
 		Logger:     logger,
 	})
