@@ -125,3 +125,37 @@ func TestAddedTokensTakeWhatTheirFlagsSay(t *testing.T) {
 		}
 	}
 }
+
+func FuzzPiecesDecodeWhatTheyEncode(f *testing.F) {
+	for _, s := range []string{"", " ab a b", "▁a ▁", "ж\x00<0x41>", "<bos> é", "\xff\xfe ab"} {
+		f.Add(s)
+	}
+	tok, err := Parse([]byte(tinyPieces()))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if got, want := tok.Decode(tok.AppendEncode(nil, s, true)), strings.ReplaceAll(s, "▁", " "); got != want {
+			t.Fatalf("%q came back as %q, want %q", s, got, want)
+		}
+	})
+}
+
+// FuzzSeamsDoNotMatter merges a text whole and in words.
+func FuzzSeamsDoNotMatter(f *testing.F) {
+	for _, s := range []string{" ab ab", "aab  b a", "é ab▁", strings.Repeat(" ab", 40)} {
+		f.Add(s)
+	}
+	tok, err := Parse([]byte(tinyPieces()))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if strings.Contains(s, "<bos>") || s == "" {
+			t.Skip("it is cut at an added token")
+		}
+		if got, want := tok.AppendEncode(nil, s, true), tok.appendWord(nil, fromMetaspace(s)); !slices.Equal(got, want) {
+			t.Fatalf("%q in words gives %v, whole %v", s, got, want)
+		}
+	})
+}

@@ -14,11 +14,30 @@ import (
 // So x/text answers the common question, whether s is NFC already, and lends
 // its tables.
 func nfc(s string) string {
-	if norm.NFC.QuickSpanString(s) == len(s) {
+	n := norm.NFC.QuickSpanString(s)
+	if n == len(s) {
 		return s
 	}
 	var b strings.Builder
 	b.Grow(len(s) + 8)
+	for {
+		b.WriteString(s[:n])
+		if s = s[n:]; s == "" {
+			return b.String()
+		}
+		// An ASCII character never changes by what stands before it.
+		end := 1
+		for end < len(s) && s[end] >= utf8.RuneSelf {
+			end++
+		}
+		appendNFC(&b, s[:end])
+		s = s[end:]
+		n = norm.NFC.QuickSpanString(s)
+	}
+}
+
+// appendNFC appends the NFC of s, character by character.
+func appendNFC(b *strings.Builder, s string) {
 	var run []rune // since the last boundary nothing crosses
 	flush := func() {
 		for _, r := range compose(reorder(run)) {
@@ -45,7 +64,6 @@ func nfc(s string) string {
 		i += n
 	}
 	flush()
-	return b.String()
 }
 
 func in(ranges []runeRange, r rune) bool {
