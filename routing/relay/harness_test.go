@@ -120,6 +120,7 @@ type faulty struct {
 	requests []recorded
 	noSalt   bool // the salt is ignored
 	noReport bool // cached_tokens is not reported
+	blocks   int  // of its cache
 	answer   http.HandlerFunc
 }
 
@@ -131,7 +132,7 @@ type recorded struct {
 
 func newFaulty(t testing.TB) *faulty {
 	t.Helper()
-	f := &faulty{cache: map[string]bool{}}
+	f := &faulty{cache: map[string]bool{}, blocks: 512}
 	f.Server = httptest.NewServer(f)
 	t.Cleanup(f.Close)
 	return f
@@ -147,7 +148,7 @@ func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"data":[{"id":"small"},{"id":"lora","parent":"small"}]}`)
 		return
 	case "/metrics":
-		fmt.Fprint(w, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"512\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n")
+		fmt.Fprintf(w, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"%d\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n", f.blocks)
 		return
 	case chatRoute.path(), completionRoute.path():
 	default:
