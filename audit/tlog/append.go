@@ -24,31 +24,57 @@ type entry struct {
 	leaf    []byte // set when the entry gets its index
 	loose   bool   // bounded: the caller went on without waiting
 
-	// state decides between an acknowledgement and a caller that gives up.
-	state atomic.Int32
-	done  chan error
+	// fate decides between an acknowledgement and a caller that gives up. It is
+	// nil while someone waits to hear.
+	fate atomic.Pointer[fate]
+	done chan error
 }
 
-// The states of an entry.
-const (
-	waiting int32 = iota // someone waits to hear
-	settled              // heard that it is durable, or nobody ever waited
-	refused              // heard that it is not, or gave up waiting
-)
+// fate is what the caller of an entry believes.
+type fate struct {
+	err  error // why the record is not in the log; nil: it is
+	left bool  // the caller stopped waiting because of err
+}
+
+// settled is the fate of an entry that is durable, or that nobody waits for.
+var settled = new(fate)
 
 // answer tells the caller how it ended, if it has not heard yet.
 func (e *entry) answer(err error) {
-	to := settled
+	f := settled
 	if err != nil {
-		to = refused
+		f = &fate{err: err}
 	}
-	if e.state.CompareAndSwap(waiting, to) {
+	if e.fate.CompareAndSwap(nil, f) {
 		e.done <- err
 	}
 }
 
-// owed says whether the caller believes the record is not in the log.
-func (e *entry) owed() bool { return e.state.Load() == refused }
+// reason is the code for which a decision was not acted on.
+func (f *fate) reason() string {
+	switch {
+	case !f.left:
+		return "audit_unavailable"
+	case errors.Is(f.err, context.DeadlineExceeded):
+		return "audit_timeout"
+	case errors.Is(f.err, context.Canceled):
+		return "client_gone"
+	default:
+		return "cancelled"
+	}
+}
+
+// detail says the same to the operator.
+func (f *fate) detail() string {
+	s := f.err.Error()
+	if f.left {
+		s = "the decision was not durable before its caller left: " + s
+	}
+	return s[:min(len(s), maxDetail)]
+}
+
+// maxDetail bounds the text of an error in a record, in bytes.
+const maxDetail = 256
 
 // Append adds r to the log. It sets r's V, Log, Salt and Time.
 //
@@ -85,8 +111,8 @@ func (l *Log) Append(ctx context.Context, r *audit.Record) (audit.Position, erro
 	select {
 	case err = <-e.done:
 	case <-ctx.Done():
-		if e.state.CompareAndSwap(waiting, refused) {
-			return audit.Position{}, fmt.Errorf("%w: %w", audit.ErrUnavailable, context.Cause(ctx))
+		if cause := context.Cause(ctx); e.fate.CompareAndSwap(nil, &fate{err: cause, left: true}) {
+			return audit.Position{}, fmt.Errorf("%w: %w", audit.ErrUnavailable, cause)
 		}
 		err = <-e.done
 	}
@@ -102,7 +128,7 @@ func (l *Log) note(r *audit.Record) error {
 	if err != nil {
 		return err
 	}
-	e.state.Store(settled)
+	e.fate.Store(settled)
 	return l.enqueue(e, r, true)
 }
 
@@ -188,7 +214,7 @@ func (l *Log) sequence(e *entry, r *audit.Record, own bool) error {
 	e.finish(r)
 	if e.durable == audit.Bounded && !own && l.admitLoose(e.at) {
 		e.loose = true
-		e.state.Store(settled)
+		e.fate.Store(settled)
 	}
 	l.queue = append(l.queue, e)
 	l.queueBytes += len(e.leaf)

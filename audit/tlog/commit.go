@@ -137,8 +137,9 @@ func (l *Log) commit(batch []*entry) {
 		if e.durable == audit.Strict2 && !mirrored {
 			err = fmt.Errorf("%w: second directory failed", audit.ErrUnavailable)
 		}
-		if e.answer(err); e.owed() {
-			l.owe(e.summary)
+		e.answer(err)
+		if f := e.fate.Load(); f.err != nil {
+			l.owe(e.summary, f)
 		}
 	}
 }
@@ -243,11 +244,11 @@ func (l *Log) settle(batch []*entry, at position) {
 }
 
 // owe records that a decision which is in the log was not acted on.
-func (l *Log) owe(s summary) {
+func (l *Log) owe(s summary, f *fate) {
 	if s.Kind != audit.KindDecision || s.Status != statusAllowed {
 		return
 	}
-	if err := l.note(l.outcome(s, statusNotForwarded, "the decision was not durable in time")); err != nil {
+	if err := l.note(l.outcome(s, statusNotForwarded, f.reason(), f.detail())); err != nil {
 		l.log.Error("audit log cannot record that a decision was not forwarded", "id", s.ID, "attempt", s.Attempt, "err", err)
 	}
 }

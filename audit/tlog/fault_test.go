@@ -150,10 +150,10 @@ func TestFailedBatchIsRefusedAndItsFateRecorded(t *testing.T) {
 			fate := make(map[string]string)
 			for _, r := range records(t, cfg.Dir) {
 				if r.Kind == audit.KindOutcome {
-					fate[r.ID] += r.Status
+					fate[r.ID] += r.Status + r.Reason
 				}
 			}
-			if fate[before.ID] != "ok" || fate[lost.ID] != statusNotForwarded {
+			if fate[before.ID] != "ok" || fate[lost.ID] != "not_forwardedaudit_unavailable" {
 				t.Errorf("outcomes are %v", fate)
 			}
 			if report := mustVerify(t, cfg); report.Unresolved != 0 {
@@ -284,7 +284,7 @@ func TestLogHaltsIfTheNewSegmentFailsToo(t *testing.T) {
 	cfg.create = nil
 	l = mustOpen(t, cfg)
 	mustClose(t, l)
-	if rs := records(t, cfg.Dir); rs[1].ID != acked.ID || !strings.Contains(kinds(rs), "outcome/unknown_crash boot seal") {
+	if rs := records(t, cfg.Dir); rs[1].ID != acked.ID || !strings.Contains(kinds(rs), "outcome/unknown_crash boot seal") || rs[len(rs)-3].Reason != "crash" {
 		t.Errorf("log holds %q", kinds(rs))
 	}
 	mustVerify(t, cfg)
@@ -326,6 +326,48 @@ func TestAppendGivesUpAtItsDeadline(t *testing.T) {
 		t.Errorf("%d fates recorded, want that of the allowed decision", fates)
 	}
 	mustVerify(t, cfg)
+}
+
+// What the log writes of a decision that came too late is why its caller went.
+func TestTheReasonOfALateDecisionIsWhyItsCallerLeft(t *testing.T) {
+	stopping := errors.New("stopping")
+	cases := []struct {
+		reason, detail string
+		leave          func(ctx context.Context) (context.Context, func())
+	}{
+		{"audit_timeout", "deadline exceeded", func(ctx context.Context) (context.Context, func()) {
+			return context.WithTimeout(ctx, 10*time.Millisecond)
+		}},
+		{"client_gone", "canceled", func(ctx context.Context) (context.Context, func()) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(10*time.Millisecond, cancel)
+			return ctx, cancel
+		}},
+		{"cancelled", "stopping", func(ctx context.Context) (context.Context, func()) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			time.AfterFunc(10*time.Millisecond, func() { cancel(stopping) })
+			return ctx, func() { cancel(nil) }
+		}},
+	}
+	for _, c := range cases {
+		t.Run(c.reason, func(t *testing.T) {
+			d, cfg, l := openFaulty(t)
+			release := d.hang(t)
+			ctx, end := c.leave(t.Context())
+			defer end()
+			if _, err := l.Append(ctx, decision(1)); !errors.Is(err, audit.ErrUnavailable) {
+				t.Fatalf("Append = %v", err)
+			}
+			release()
+			mustClose(t, l)
+			for _, r := range records(t, cfg.Dir) {
+				if r.Kind == audit.KindOutcome && r.Status == statusNotForwarded && r.Reason == c.reason && strings.Contains(r.Detail, c.detail) {
+					return
+				}
+			}
+			t.Errorf("no outcome says so: %s", kinds(records(t, cfg.Dir)))
+		})
+	}
 }
 
 func TestBoundedNeverRunsFurtherAheadThanItsLimits(t *testing.T) {
@@ -441,8 +483,11 @@ func TestStrictGoesOnWithoutTheSecondDirectory(t *testing.T) {
 	}
 	mustAppend(t, l, decision(2))
 	mustClose(t, l)
-	if got := kinds(records(t, cfg.Dir)); !strings.Contains(got, "outcome/not_forwarded") {
-		t.Errorf("log holds %q", got)
+	for _, o := range records(t, cfg.Dir) {
+		if o.Kind == audit.KindOutcome && o.Status == statusNotForwarded && o.ID == r.ID && o.Reason == "audit_unavailable" {
+			mustVerify(t, cfg)
+			return
+		}
 	}
-	mustVerify(t, cfg)
+	t.Errorf("log holds %q", kinds(records(t, cfg.Dir)))
 }

@@ -280,7 +280,7 @@ type bootEvent struct {
 // before it has been answered, and a crash in between loses nothing.
 func (l *Log) enterService(rec *recovered) error {
 	for _, s := range rec.open {
-		if err := l.note(l.outcome(s, statusUnknownCrash, "gateway stopped without recording the outcome")); err != nil {
+		if err := l.note(l.outcome(s, statusUnknownCrash, "crash", "gateway stopped without recording the outcome")); err != nil {
 			return err
 		}
 	}
@@ -369,10 +369,10 @@ func (l *Log) heartbeatLoop(ctx context.Context) {
 }
 
 // outcome is the outcome that the log itself records for a decision.
-func (l *Log) outcome(s summary, status, detail string) *audit.Record {
+func (l *Log) outcome(s summary, status, reason, detail string) *audit.Record {
 	return &audit.Record{
 		Kind: audit.KindOutcome, ID: s.ID, Parent: s.Parent, Attempt: s.Attempt, Gateway: &l.cfg.Boot,
-		Status: status, Reason: "audit_unavailable", Detail: detail,
+		Status: status, Reason: reason, Detail: detail,
 		Outcome: &audit.Outcome{Status: status, Inspected: audit.Inspected{Request: []string{}, Response: []string{}}},
 	}
 }
