@@ -13,8 +13,14 @@ import (
 const (
 	priorPS         = 62_500_000 // picoseconds per prompt token before anything is known
 	decodeNS        = 250_000    // by a request that is being answered
+	lowerPS         = 20_000_000 // picoseconds to load a token from a slower tier
 	minSampleTokens = 1024
 	maxFlights      = 128
+	doubtBelow      = 0.25 // share of claims that came true
+	trustAbove      = 0.5
+	doubtAfter      = 8
+	timedAfter      = 8
+	leastGap        = 50 * ms
 )
 
 // kv is our own placement: routing.Place on the index, with what package fleet
@@ -42,6 +48,8 @@ type known struct {
 	unacked   map[*call]int64 // prefill tokens of our calls that the relay has not reported
 	unackedIn int64
 	hit       float64 // smoothed share of predicted tokens that were cached
+	claims    int
+	doubted   bool // its claims keep missing
 }
 
 // rate is a learned prefill rate, as package fleet learns it.
@@ -138,6 +146,7 @@ func (k *known) candidate(w *world, pool *rate, out bool) routing.Candidate {
 		Confidence:    int(k.hit*1000 + 0.5),
 		WaitingTokens: k.report.waitingTokens + k.unackedIn,
 		PrefillPS:     k.rate.over(pool),
+		LowerPS:       lowerPS,
 		KVTotal:       int64(w.blocks),
 		KVFree:        max(0, int64(w.blocks)-used-(k.unackedIn+block-1)/block),
 		Running:       int64(k.report.running + k.report.waiting + len(k.unacked)),
@@ -145,6 +154,9 @@ func (k *known) candidate(w *world, pool *rate, out bool) routing.Candidate {
 	}
 	if out {
 		c.Excluded = routing.Unhealthy
+	}
+	if k.doubted {
+		c.Confidence = 0
 	}
 	c.DecodeNS = c.Running * decodeNS
 	c.Load = c.WaitingTokens + used*block
@@ -199,9 +211,12 @@ func (s *kv) first(w *world, c *call) {
 	b := s.books[c.gateway]
 	k := b.replicas[c.replica]
 	k.seen(c)
-	if c.alone && c.uncached >= minSampleTokens {
-		k.rate.add(int64(c.uncached), w.now-c.placed)
-		b.pool.add(int64(c.uncached), w.now-c.placed)
+	if took := w.now - c.placed; c.alone {
+		c.belied = c.predicted > 0 && belied(c, took, &k.rate)
+		if c.uncached >= max(minSampleTokens, c.predicted) && !c.belied {
+			k.rate.add(int64(c.uncached), took)
+			b.pool.add(int64(c.uncached), took)
+		}
 	}
 	if f := b.byCall[c]; f != nil {
 		f.answered, f.until = true, w.now+min(2*eventLag+40*ms, 500*ms)
@@ -221,7 +236,33 @@ func (s *kv) end(w *world, c *call) {
 		return
 	}
 	if c.predicted > 0 {
-		k.hit += (min(float64(c.job.hit)/float64(c.predicted), 1) - k.hit) / 8
+		k.judge(c)
+	}
+}
+
+// belied says whether a first token came as late as if nothing had been cached.
+func belied(c *call, took int64, own *rate) bool {
+	if own.samples < timedAfter {
+		return false
+	}
+	computed := int64(float64(c.uncached+c.predicted) * own.ps / 1000)
+	saved := int64(float64(c.predicted) * own.ps / 1000)
+	return saved > leastGap && took > computed-saved/4
+}
+
+// judge holds what was claimed against what was there.
+func (k *known) judge(c *call) {
+	actual := float64(c.job.hit)
+	if c.belied {
+		actual = 0
+	}
+	k.hit += (min(actual/float64(c.predicted), 1) - k.hit) / 8
+	k.claims++
+	switch {
+	case !k.doubted && k.claims >= doubtAfter && k.hit < doubtBelow:
+		k.doubted = true
+	case k.doubted && k.hit > trustAbove:
+		k.doubted = false
 	}
 }
 

@@ -287,6 +287,9 @@ func (e *engine) remove(j *job) {
 // fail loses everything: memory and all jobs, which it returns.
 func (e *engine) fail() []*job {
 	lost := append(append([]*job(nil), e.running...), e.waiting...)
+	if e.busy { // what ends with the step that is going on has not ended yet
+		lost = append(lost, e.ended...)
+	}
 	e.cache = newCache(len(e.cache.slots), len(e.cache.first))
 	e.running, e.waiting, e.busy, e.leap, e.blocked = nil, nil, false, 0, false
 	e.firsts, e.ended = nil, nil

@@ -114,7 +114,7 @@ func (w *world) roll(r int, restart int64) {
 	}
 	x := w.replicas[r]
 	x.out = true
-	if !x.engine.idle() || len(x.coming) > 0 {
+	if x.engine.busy || len(x.coming) > 0 {
 		w.at(w.now+100*ms, func() { w.roll(r, restart) })
 		return
 	}

@@ -21,7 +21,7 @@ type Config struct {
 	Gateways       int       // default 1
 	Strategies     []string  // default all
 	Loads          []float64 // of the oracle's saturation; default 0.5, 0.8, 0.95
-	Capacities     []float64 // of all replicas together, in blocks of the trace; default 0.1, 0.3, 1
+	Capacities     []float64 // of each replica, in different blocks of the trace; default 0.1, 0.3, 1
 	Seeds          int       // runs of each; default 3
 	OracleRequests int       // the oracle's part of the trace; default 2000
 	OracleSeeds    int       // default 3, and at most Seeds
@@ -139,6 +139,8 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 		}
 		b.traces = append(b.traces, t)
 	}
+	c.Progress(fmt.Sprintf("%s: %d requests; a cache without limits would find %.1f%% of their tokens",
+		b.traces[0].Name, len(b.traces[0].Requests), 100*b.traces[0].InfiniteHitShare()))
 	if err := b.saturate(ctx); err != nil {
 		return nil, err
 	}
@@ -159,7 +161,7 @@ type bench struct {
 // setup is the run of a part of a seed's trace.
 func (b *bench) setup(seed, requests int, capacity, rate float64, f Faults) setup {
 	t := b.traces[seed].First(requests)
-	blocks := int(math.Ceil(capacity * float64(t.Blocks()) / float64(b.Replicas)))
+	blocks := int(math.Ceil(capacity * float64(t.Blocks())))
 	return setup{
 		trace: t, limits: engineLimits(t.Block), replicas: b.Replicas, gateways: b.Gateways,
 		// Less than the longest request would never serve it.

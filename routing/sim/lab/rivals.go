@@ -1,8 +1,6 @@
 package lab
 
-import (
-	"math"
-)
+import "math"
 
 // ledger is what one gateway has in flight at one replica, as routers keep it
 // that ask nobody.
@@ -10,8 +8,6 @@ type ledger struct {
 	requests int
 	prefill  int64 // tokens not known to be cached, until the first token
 	prompts  int64 // prompt tokens, until the first token
-	unique   []int32
-	decode   int // blocks of all requests in flight, shared ones once
 }
 
 // ledgers are kept per gateway and replica. Strategies embed them.

@@ -31,6 +31,7 @@ type call struct {
 	uncached  int   // prompt tokens that it expects to be computed
 	alone     bool  // the strategy saw nothing else there
 	begun     bool  // the relay saw the first token
+	belied    bool  // it came too late for what was predicted
 
 	first    int64 // when the gateway saw the first token; 0: not yet
 	refusals int
@@ -195,16 +196,21 @@ func (w *world) arrive(i int) {
 // run goes on until every call is over.
 func (w *world) run() error {
 	for w.left > 0 && w.err == nil {
-		h := heap.Pop(&w.agenda).(happening)
-		w.now = h.at
-		h.do()
+		w.next()
 	}
 	return w.err
 }
 
+func (w *world) next() {
+	h := heap.Pop(&w.agenda).(happening)
+	w.now = h.at
+	h.do()
+}
+
 // place has the strategy choose for c, which is at its gateway.
 func (w *world) place(c *call) {
-	c.predicted, c.uncached, c.alone, c.begun, c.landed = 0, c.req.Prompt, false, false, 0
+	c.predicted, c.uncached, c.landed = 0, c.req.Prompt, 0
+	c.alone, c.begun, c.belied = false, false, false
 	r := w.strategy.pick(w, c)
 	if r == nowhere {
 		c.refusals++
