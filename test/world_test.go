@@ -56,7 +56,7 @@ type replica struct {
 }
 
 // newWorld starts everything but the gateway.
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, engineArgs ...string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp(box, "w")
 	if err != nil {
@@ -93,7 +93,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatalf("keys log: exit %d", code)
 	}
 	for i := range 2 {
-		w.replicas = append(w.replicas, w.newReplica(t, fmt.Sprintf("r%d", i)))
+		w.replicas = append(w.replicas, w.newReplica(t, fmt.Sprintf("r%d", i), engineArgs))
 	}
 	w.configure(t)
 	return w
@@ -105,13 +105,15 @@ var (
 	gatewayServes = regexp.MustCompile(`msg=serving address=(\S+)`)
 )
 
-func (w *world) newReplica(t *testing.T, name string) *replica {
+func (w *world) newReplica(t *testing.T, name string, engineArgs []string) *replica {
 	t.Helper()
 	in := func(file string) string { return filepath.Join(w.dir, name+file) }
 	r := &replica{id: "spiffe://" + trustDomain + "/pool/general/" + name, logDir: in(".log")}
 	var at []string
-	r.engine, at = start(t, engineServes, "sim", "--listen", "127.0.0.1:0", "--model-dir", filepath.Join(w.dir, "model"),
-		"--events", "ipc://"+in(".ev"), "--replay", "ipc://"+in(".rp"))
+	r.engine, at = start(t, engineServes, append([]string{
+		"sim", "--listen", "127.0.0.1:0", "--model-dir", filepath.Join(w.dir, "model"),
+		"--events", "ipc://" + in(".ev"), "--replay", "ipc://" + in(".rp"),
+	}, engineArgs...)...)
 	if _, err := tlog.CreateKeyFile(in(".key"), trustDomain+"/relay/"+name); err != nil {
 		t.Fatal(err)
 	}

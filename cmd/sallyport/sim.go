@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -42,6 +43,9 @@ func simCommand() *cobra.Command {
 	f.StringVar(&cfg.Topic, "topic", "", "topic of events")
 	f.IntVar(&cfg.Blocks, "blocks", 1024, "blocks of cache")
 	f.IntVar(&cfg.BlockSize, "block-size", 16, "tokens in a block")
+	f.DurationVar(&cfg.Timing.Step, "step", 2*time.Millisecond, "what a step of the scheduler takes")
+	f.DurationVar(&cfg.Timing.Prefill, "prefill", 20*time.Microsecond, "what a token of a prompt adds to a step")
+	f.DurationVar(&cfg.Timing.Decode, "decode", 200*time.Microsecond, "what an answer under way adds to a step")
 	return cmd
 }
 

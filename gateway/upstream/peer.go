@@ -20,6 +20,10 @@ const maxHeaderBytes = 64 << 10
 // server gives up on one that stays silent.
 const spareAge = 4 * time.Second
 
+// unacked is how long a replica's machine may leave what it is sent
+// unacknowledged.
+const unacked = 10 * time.Second
+
 // peer is the one transport to one replica.
 type peer struct {
 	replica   Replica
@@ -77,7 +81,11 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConnect, err)
 	}
-	id, err := workload.PeerID(c.(*workload.Conn).ConnectionState())
+	secure := c.(*workload.Conn)
+	id, err := workload.PeerID(secure.ConnectionState())
+	if err == nil {
+		err = boundUnacked(secure.NetConn(), unacked)
+	}
 	if err != nil {
 		_ = c.Close()
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -178,6 +179,8 @@ func (c *Client) explain(ctx context.Context, r Replica, err error) error {
 		return cause // the caller's own cancellation
 	case workload.IsIdentityError(err):
 		return fmt.Errorf("%s: %w: %w", r.ID, ErrIdentity, err)
+	case errors.Is(err, syscall.ETIMEDOUT): // nothing was acknowledged, so nothing is being worked on
+		return fmt.Errorf("%s: %w: %w", r.ID, ErrUnreachable, err)
 	case errors.As(err, &ne) && ne.Timeout():
 		return fmt.Errorf("%s: %w: %w", r.ID, ErrTimeout, err)
 	default:
