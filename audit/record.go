@@ -80,6 +80,9 @@ var (
 	// ErrUnavailable says that the log cannot take the record in time or at
 	// all. Nothing may be forwarded.
 	ErrUnavailable = errors.New("audit log unavailable")
+	// ErrTooLarge says that no log can take the record: a leaf has less than
+	// 64 KiB. It comes with ErrUnavailable.
+	ErrTooLarge = errors.New("record too large")
 )
 
 // Record is one leaf of the log. Which groups are set depends on Kind.

@@ -111,6 +111,7 @@ var faults = []struct {
 	{errClientGone, Fault{Status: 499, Type: typeInvalid, Code: "client_gone", Message: "The client closed the request.", Reason: "client_gone"}},
 	{errOverdue, Fault{Status: http.StatusGatewayTimeout, Type: typeServer, Code: "upstream_timeout", Message: "The request took too long.", Reason: "total_timeout"}},
 	{errStopping, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is stopping.", Reason: "stopping"}},
+	{audit.ErrTooLarge, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The request has more to be recorded than the log has room for.", Reason: "record_too_large"}},
 	{audit.ErrUnavailable, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "audit_unavailable", Message: "The request could not be recorded, so it was not forwarded.", Reason: "audit_unavailable"}},
 	{errNotReady, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is not ready.", Reason: "not_ready"}},
 	{errPolicyMoved, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is being reconfigured.", Reason: "policy_moved"}},

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -33,7 +34,9 @@ func (x *exchange) write(ctx context.Context) error {
 		if x.reservation != nil {
 			x.reservation.Release()
 		}
-		x.recorded = true // as far as it can be: the log itself owes the outcome
+		// As far as it can be: the log itself owes the outcome. Of what it has no
+		// room for it holds nothing yet.
+		x.recorded = !errors.Is(err, audit.ErrTooLarge)
 		return err
 	}
 	x.recorded, x.open, x.decided = true, true, rec.Attempt
@@ -62,10 +65,25 @@ func (x *exchange) writeRefusal(ctx context.Context, f *Fault) {
 	if f.Err != nil {
 		rec.Detail = detail(f)
 	}
-	err := x.step(context.WithoutCancel(ctx), "write", func(ctx context.Context) error { return x.append(ctx, rec) })
+	err := x.step(context.WithoutCancel(ctx), "write", func(ctx context.Context) error {
+		err := x.append(ctx, rec)
+		if errors.Is(err, audit.ErrTooLarge) {
+			rec.Input, rec.Decision = omitted(rec.Input), omitted(rec.Decision)
+			err = x.append(ctx, rec)
+		}
+		return err
+	})
 	if err != nil {
 		x.g.Logger.Error("refusal not recorded", "decision_id", x.id, "reason", f.Reason, "error", err)
 	}
+}
+
+// omitted stands in the record of a refusal for what the log has no room for.
+func omitted(raw json.RawMessage) json.RawMessage {
+	if raw == nil || string(raw) == "null" {
+		return raw
+	}
+	return fmt.Appendf(nil, `{"omitted":true,"sha256":"%x","bytes":%d}`, sha256.Sum256(raw), len(raw))
 }
 
 // detail is the cause of a refusal as far as it comes from our own code or from

@@ -187,7 +187,7 @@ func (e *entry) finish(r *audit.Record) {
 // The log's own records may pass a full queue and a closing log.
 func (l *Log) enqueue(e *entry, r *audit.Record, own bool) error {
 	if size := cap(e.leaf); size > maxPayload {
-		return fmt.Errorf("%w: a record of about %d bytes is over the limit of %d", audit.ErrUnavailable, size, maxPayload)
+		return fmt.Errorf("%w: %w: about %d bytes, over the limit of %d", audit.ErrUnavailable, audit.ErrTooLarge, size, maxPayload)
 	}
 	if err := l.sequence(e, r, own); err != nil {
 		return err
