@@ -313,27 +313,19 @@ func (c *chaos) truth() (out [chaosPrompts]int) {
 	return out
 }
 
-// sound waits until nothing is credited that the engine does not hold.
-func (c *chaos) sound(after string) {
+// settles waits until what is credited is what the engine holds.
+func (c *chaos) settles(after string) {
 	c.t.Helper()
-	eventually(c.t, "no more credit than there is cache after "+after, func() bool {
-		truth := c.truth()
-		for p, depth := range c.credits() {
-			if depth > truth[p] {
-				return false
-			}
-		}
-		return true
-	})
+	eventually(c.t, "the index to be the engine's cache after "+after, func() bool { return c.credits() == c.truth() })
 }
 
 // TestAfterAnyFaultTheIndexIsWhatTheEngineHolds kills relays, restarts engines
 // so that their numbers overtake the old ones unseen, loses batches, cuts and
-// stalls the network and sets the engine's clock wrong, at random. In between no
-// credit may stay that the engine does not deserve; once all is quiet, the
-// index is exactly the engine's cache.
+// stalls the network and sets the engine's clock wrong. The engine can replay
+// all that it said, so once all is quiet after each, the index is exactly its
+// cache.
 func TestAfterAnyFaultTheIndexIsWhatTheEngineHolds(t *testing.T) {
-	for _, seed := range []uint64{1, 2, 3} {
+	for _, seed := range []uint64{1, 2} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel() // most of the time is spent waiting
 			runChaos(newChaos(t, seed))
@@ -343,6 +335,11 @@ func TestAfterAnyFaultTheIndexIsWhatTheEngineHolds(t *testing.T) {
 
 func runChaos(c *chaos) {
 	e, t := c.engine, c.t
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("credited %v, held %v, stream %+v", c.credits(), c.truth(), c.world.relay.hub.streams[0].state)
+		}
+	})
 	faults := []struct {
 		name string
 		do   func()
@@ -377,27 +374,18 @@ func runChaos(c *chaos) {
 			e.say(false, kvevents.Event{Type: kvevents.Cleared})
 		}},
 	}
-	for k := range 3 * len(faults) {
+	credited := 0
+	for k := range 2 * len(faults) {
 		for range 1 + e.r.IntN(15) {
 			e.say(false, e.step())
 		}
 		f := faults[(k+e.r.IntN(2))%len(faults)]
 		f.do()
 		e.say(false, e.step())
-		c.sound(f.name)
-	}
-	for range 40 {
-		e.say(false, e.step())
-	}
-	credited := 0
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("credited %v, held %v, stream %+v, replica %+v", c.credits(), c.truth(), c.world.relay.hub.streams[0].state, c.fleet.Replicas())
+		c.settles(f.name)
+		for _, depth := range c.credits() {
+			credited += depth
 		}
-	})
-	eventually(t, "the index to be the engine's cache", func() bool { return c.credits() == c.truth() })
-	for _, depth := range c.credits() {
-		credited += depth
 	}
 	if credited == 0 {
 		t.Error("test shows nothing: nothing is credited")
