@@ -26,7 +26,7 @@ func (g *Gateway) Admin(metrics http.Handler) http.Handler {
 
 // CheckReady says why traffic should not come here yet, or nil.
 func (g *Gateway) CheckReady() error {
-	return errors.Join(g.Ready(), g.Fleet.Ready())
+	return errors.Join(g.cfg.Ready(), g.cfg.Fleet.Ready())
 }
 
 func say(w http.ResponseWriter, status int, text string) {

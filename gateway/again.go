@@ -28,13 +28,13 @@ func (x *exchange) again(err error) bool {
 	var busy *busyError
 	switch id := x.reservation.Replica.ID; {
 	case errors.Is(err, upstream.ErrIdentity):
-		x.g.Fleet.ReportFailure(id, true)
+		x.g.cfg.Fleet.ReportFailure(id, true)
 		x.exclude[id], x.reason = routing.SVIDMismatch, string(routing.SVIDMismatch)
 	case errors.Is(err, upstream.ErrConnect), errors.Is(err, upstream.ErrUnreachable):
-		x.g.Fleet.ReportFailure(id, false)
+		x.g.cfg.Fleet.ReportFailure(id, false)
 		x.exclude[id], x.reason = routing.HolderDown, string(routing.HolderDown)
 	case errors.As(err, &busy):
-		x.g.Fleet.ReportBusy(id, busy.limited, busy.wait)
+		x.g.cfg.Fleet.ReportBusy(id, busy.limited, busy.wait)
 		x.exclude[id], x.reason = routing.NoHeadroom, faultOf(err).Reason
 	case errors.Is(err, errEngineFailed):
 		x.exclude[id], x.reason = routing.Unhealthy, faultOf(err).Reason
@@ -42,7 +42,7 @@ func (x *exchange) again(err error) bool {
 		return false
 	}
 	switch {
-	case x.attempt >= x.g.MaxAttempts:
+	case x.attempt >= x.g.cfg.MaxAttempts:
 		x.detail = attemptsSpent
 	case !x.g.retries.take(time.Now()):
 		x.detail = budgetSpent
@@ -55,7 +55,7 @@ func (x *exchange) again(err error) bool {
 // nobody is the error of a request that no replica can take, with how long to
 // wait before it is worth asking again.
 func (x *exchange) nobody(r fleet.Request, err error) error {
-	wait, limited := x.g.Fleet.Wait(r)
+	wait, limited := x.g.cfg.Fleet.Wait(r)
 	x.wait = wait
 	if limited {
 		return fmt.Errorf("%w: %w", errLimited, err)

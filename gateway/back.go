@@ -181,7 +181,7 @@ func (x *exchange) watch(ctx context.Context, interrupt func()) (context.Context
 				cancel(err)
 				return
 			}
-			d, _, err := x.g.Policy.Snapshot().Decide(ctx, x.input)
+			d, _, err := x.g.cfg.Policy.Snapshot().Decide(ctx, x.input)
 			if err != nil || !d.Allow {
 				cancel(errWithdrawn)
 				return

@@ -125,7 +125,7 @@ func BenchmarkDecide(b *testing.B) {
 	for i := range asked {
 		who, body := sample(i)
 		x, _ := s.g.begin(httptest.NewRecorder(), s.request(b.Context(), who, body), wire.ChatCompletions)
-		x.snap = s.g.Policy.Snapshot()
+		x.snap = s.g.cfg.Policy.Snapshot()
 		for _, step := range []func() error{func() error { return x.who(b.Context()) }, func() error { return x.what(b.Context()) }} {
 			if err := step(); err != nil {
 				b.Fatal(err)

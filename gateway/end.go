@@ -87,7 +87,7 @@ func (g *Gateway) Wait(ctx context.Context) error {
 // cause says which.
 func (g *Gateway) within(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	late := time.AfterFunc(g.Total, func() { cancel(errOverdue) })
+	late := time.AfterFunc(g.cfg.Total, func() { cancel(errOverdue) })
 	remove := g.running.add(cancel)
 	return ctx, func() {
 		late.Stop()

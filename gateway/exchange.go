@@ -114,7 +114,7 @@ func (x *exchange) survive(ctx context.Context) {
 	if p == http.ErrAbortHandler {
 		panic(p) // how an answer that has begun is broken off
 	}
-	x.g.Logger.Error("panic", "decision_id", x.id, "panic", p, "stack", string(debug.Stack()))
+	x.g.cfg.Logger.Error("panic", "decision_id", x.id, "panic", p, "stack", string(debug.Stack()))
 	x.err = errPanic
 	if x.open {
 		x.settle(ctx, failed(errPanic).final())
@@ -142,7 +142,7 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 		x.writeRefusal(ctx, f)
 	}
 	if f.Code == "internal" {
-		x.g.Logger.Error("request failed inside", "decision_id", x.id, "error", f)
+		x.g.cfg.Logger.Error("request failed inside", "decision_id", x.id, "error", f)
 	}
 	if f.Code == "client_gone" {
 		return

@@ -39,11 +39,11 @@ func (x *exchange) recheck(ctx context.Context) error {
 			return err
 		}
 	}
-	now := x.g.Policy.Snapshot()
+	now := x.g.cfg.Policy.Snapshot()
 	if now == x.snap {
 		return nil
 	}
-	if x.attempt >= x.g.MaxAttempts+maxMoves {
+	if x.attempt >= x.g.cfg.MaxAttempts+maxMoves {
 		return errPolicyMoved
 	}
 	x.snap, x.stale, x.reason = now, true, faultOf(errPolicyMoved).Reason
@@ -66,7 +66,7 @@ func (x *exchange) expired(now time.Time) bool {
 func (x *exchange) forward(ctx context.Context) error {
 	res := x.reservation
 	model, adapter := x.served()
-	signed, err := x.g.Tickets.Sign(ticket.Ticket{
+	signed, err := x.g.cfg.Tickets.Sign(ticket.Ticket{
 		ID: x.id, Attempt: x.attempt, N: res.Counter, Op: x.operation(),
 		Audience: res.Replica.ID, Epoch: res.Replica.Epoch, Pool: res.Replica.Pool,
 		Model: model, Adapter: adapter, Domain: x.domain,
@@ -79,7 +79,7 @@ func (x *exchange) forward(ctx context.Context) error {
 	if x.attempt == 1 {
 		x.g.retries.earn()
 	}
-	resp, err := x.g.Upstream.Do(ctx, x.replica(), upstream.Request{
+	resp, err := x.g.cfg.Upstream.Do(ctx, x.replica(), upstream.Request{
 		Method: x.op.Method, Path: x.op.Engine, Body: x.upstream,
 		Header: http.Header{
 			"Content-Type": {"application/json"},

@@ -83,7 +83,7 @@ func (l Live) check() (*Live, error) {
 
 // Gateway is the ingress. It is safe for concurrent use.
 type Gateway struct {
-	Config
+	cfg          Config // but for its Live, which live holds
 	live         atomic.Pointer[Live]
 	keepAlive    time.Duration // how long a stream may be silent
 	writeTimeout time.Duration // how long a client may leave an event unread
@@ -134,7 +134,8 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	g := &Gateway{Config: cfg, keepAlive: keepAlive, writeTimeout: writeTimeout, metrics: m, tracer: cfg.Tracer.Tracer(scope)}
+	g := &Gateway{cfg: cfg, keepAlive: keepAlive, writeTimeout: writeTimeout, metrics: m, tracer: cfg.Tracer.Tracer(scope)}
+	g.cfg.Live = Live{}
 	g.convKey = conversationKey(g.derive("conversation"))
 	if err := g.Swap(cfg.Live); err != nil {
 		return nil, err
@@ -189,7 +190,7 @@ func (g *Gateway) nowhere(w http.ResponseWriter, r *http.Request, err error) {
 // their own, or anybody could fill the log; they are counted exactly.
 func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, shape wire.Shape, err error) {
 	f := faultOf(err)
-	g.Denials.Count(source(r), f.Code)
+	g.cfg.Denials.Count(source(r), f.Code)
 	if f.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="sallyport"`)
 	}

@@ -113,7 +113,7 @@ func TestDurabilityIsTheStricterOfTwo(t *testing.T) {
 		{"loose", audit.Bounded, audit.Strict},
 		{audit.Bounded, "loose", audit.Strict},
 	} {
-		x := &exchange{g: &Gateway{Config: Config{Durability: c.config}}, decision: policy.Decision{Durability: string(c.policy)}}
+		x := &exchange{g: &Gateway{cfg: Config{Durability: c.config}}, decision: policy.Decision{Durability: string(c.policy)}}
 		if got := x.durability(); got != c.want {
 			t.Errorf("policy %q, configuration %q: %q, want %q", c.policy, c.config, got, c.want)
 		}

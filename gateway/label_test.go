@@ -213,7 +213,7 @@ func TestAConversationIsItsOwnersAndWhole(t *testing.T) {
 		})
 	}
 	t.Run("another gateway of the fleet knows it", func(t *testing.T) {
-		other := serve(t, func(c *Config) { c.Secret = s.g.Secret })
+		other := serve(t, func(c *Config) { c.Secret = s.g.cfg.Secret })
 		if a := other.post("acme", chat(s.newMark()), conversationHeader, good); a.status != http.StatusOK {
 			t.Fatal(a.body)
 		}

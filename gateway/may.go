@@ -102,7 +102,7 @@ func (x *exchange) question() policy.Input {
 			Groups: notNil(p.Groups), Scopes: notNil(p.Scopes), Chain: []policy.InputActor{},
 			Workload: p.Workload, Registration: x.registration.Name,
 		},
-		Request: policy.InputRequest{Operation: x.op.Name, Region: x.g.Region, Tools: []string{}, PromptTokensBasis: basisEstimate},
+		Request: policy.InputRequest{Operation: x.op.Name, Region: x.g.cfg.Region, Tools: []string{}, PromptTokensBasis: basisEstimate},
 		Class:   policy.InputClass{Name: x.class.String(), Facts: []string{}, Mismatch: x.mismatch, Table: classify.Table},
 		Label: policy.InputLabel{
 			Level: x.label.Level.String(), Rank: x.label.Level.Rank(),

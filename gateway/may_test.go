@@ -253,7 +253,7 @@ func TestAPolicyThatNeverStandsStill(t *testing.T) {
 	s.want(a, http.StatusServiceUnavailable, "not_ready")
 	s.unreached(mark)
 	decisions, outcomes := s.story(a)
-	if len(decisions) != s.g.MaxAttempts+maxMoves || len(outcomes) != len(decisions) {
+	if len(decisions) != s.g.cfg.MaxAttempts+maxMoves || len(outcomes) != len(decisions) {
 		t.Errorf("%d decisions, %d outcomes", len(decisions), len(outcomes))
 	}
 	for i, d := range decisions {

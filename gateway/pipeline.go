@@ -28,7 +28,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, op wire.Operatio
 // happens unless everything above it has.
 func (x *exchange) run(ctx context.Context) error {
 	// Who is calling? One snapshot of policy serves the whole request.
-	x.snap = x.g.Policy.Snapshot()
+	x.snap = x.g.cfg.Policy.Snapshot()
 	if err := x.step(ctx, "who", x.who); err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (x *exchange) run(ctx context.Context) error {
 		}
 		// Written down, durably, before any byte of the prompt leaves. The
 		// replica's connection is made meanwhile.
-		x.g.Upstream.Prepare(ctx, x.replica())
+		x.g.cfg.Upstream.Prepare(ctx, x.replica())
 		if err := x.step(ctx, "write", x.write); err != nil {
 			return err
 		}

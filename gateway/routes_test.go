@@ -191,7 +191,7 @@ func (s *service) cell(t *testing.T, cell string, counted *kept, op wire.Operati
 	if allow := a.header.Get("Allow"); (allow == op.Method) != (status == http.StatusMethodNotAllowed) {
 		t.Errorf("%s: Allow %q", cell, allow)
 	}
-	counts := counted.take(t, s.g.Denials)
+	counts := counted.take(t, s.g.cfg.Denials)
 	if !inside {
 		if a.id() != "" {
 			t.Errorf("%s: a decision id for somebody outside", cell)

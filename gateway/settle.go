@@ -88,6 +88,6 @@ func (x *exchange) settle(ctx context.Context, e ended) {
 	x.endCall(e)
 	err := x.step(context.WithoutCancel(ctx), "settle", func(ctx context.Context) error { return x.append(ctx, rec) })
 	if err != nil {
-		x.g.Logger.Error("outcome not recorded", "decision_id", x.id, "error", err)
+		x.g.cfg.Logger.Error("outcome not recorded", "decision_id", x.id, "error", err)
 	}
 }

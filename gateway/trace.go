@@ -25,7 +25,7 @@ const scope = "github.com/sallyport-ai/sallyport/gateway"
 func (x *exchange) startSpan(r *http.Request) context.Context {
 	ctx := r.Context()
 	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
-	if remote := traceparent(r); remote.IsValid() && x.g.TrustTraceparent {
+	if remote := traceparent(r); remote.IsValid() && x.g.cfg.TrustTraceparent {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, remote)
 	} else {
 		opts = append(opts, trace.WithNewRoot())

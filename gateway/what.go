@@ -178,7 +178,7 @@ func (x *exchange) count(ctx context.Context) tokens {
 	p, err := ask(ctx, x.request.Body)
 	if err != nil {
 		// The error may quote the prompt, so it is not for any log.
-		x.g.Logger.Debug("prompt estimated", "decision_id", x.id, "model", x.model.Name)
+		x.g.cfg.Logger.Debug("prompt estimated", "decision_id", x.id, "model", x.model.Name)
 		return estimate
 	}
 	return tokens{ids: p.IDs, count: len(p.IDs), basis: basisNative, firstTurn: p.FirstUserTurn}

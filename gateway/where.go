@@ -33,7 +33,7 @@ func (x *exchange) where(ctx context.Context) error {
 		Warm:         x.decision.Prefer.Warm,
 		Exclude:      x.exclude,
 	}
-	res, err := x.g.Fleet.Reserve(ctx, ask)
+	res, err := x.g.cfg.Fleet.Reserve(ctx, ask)
 	if err != nil {
 		return x.nobody(ask, err)
 	}

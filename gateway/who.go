@@ -89,7 +89,7 @@ func (g *Gateway) pseudonym(p identity.Principal) string {
 
 // derive makes a key for one purpose from the gateway's secret.
 func (g *Gateway) derive(purpose ...string) [32]byte {
-	mac := hmac.New(sha256.New, g.Secret[:])
+	mac := hmac.New(sha256.New, g.cfg.Secret[:])
 	mac.Write(blockid.LenPrefix(purpose...))
 	return [32]byte(mac.Sum(nil))
 }

@@ -45,7 +45,7 @@ func (x *exchange) write(ctx context.Context) error {
 
 // durability is what policy asks for, but no less than the configuration does.
 func (x *exchange) durability() audit.Durability {
-	asked, least := audit.Durability(x.decision.Durability), x.g.Durability
+	asked, least := audit.Durability(x.decision.Durability), x.g.cfg.Durability
 	switch {
 	case asked == audit.Strict2 || least == audit.Strict2:
 		return audit.Strict2
@@ -74,7 +74,7 @@ func (x *exchange) writeRefusal(ctx context.Context, f *Fault) {
 		return err
 	})
 	if err != nil {
-		x.g.Logger.Error("refusal not recorded", "decision_id", x.id, "reason", f.Reason, "error", err)
+		x.g.cfg.Logger.Error("refusal not recorded", "decision_id", x.id, "reason", f.Reason, "error", err)
 	}
 }
 
@@ -98,10 +98,10 @@ func detail(f *Fault) string {
 }
 
 func (x *exchange) append(ctx context.Context, rec *audit.Record) error {
-	ctx, cancel := context.WithTimeout(ctx, x.g.AppendTimeout)
+	ctx, cancel := context.WithTimeout(ctx, x.g.cfg.AppendTimeout)
 	defer cancel()
 	began := time.Now()
-	_, err := x.g.Log.Append(ctx, rec)
+	_, err := x.g.cfg.Log.Append(ctx, rec)
 	x.g.metrics.appended(ctx, rec.Kind, time.Since(began), err)
 	switch {
 	case err == nil:
@@ -118,7 +118,7 @@ func (x *exchange) append(ctx context.Context, rec *audit.Record) error {
 
 // record is everything that is known of the request so far.
 func (x *exchange) record() *audit.Record {
-	self := x.g.Self
+	self := x.g.cfg.Self
 	rec := &audit.Record{
 		V: audit.Version, Kind: audit.KindDecision, ID: x.id, Gateway: &self, Attempt: x.decided + 1,
 		Caller: x.caller(),
