@@ -121,6 +121,7 @@ type faulty struct {
 	noSalt   bool // the salt is ignored
 	noReport bool // cached_tokens is not reported
 	blocks   int  // of its cache
+	asleep   bool // says its metrics page
 	answer   http.HandlerFunc
 }
 
@@ -149,6 +150,11 @@ func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case "/metrics":
 		fmt.Fprintf(w, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"%d\"} 1.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n", f.blocks)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.asleep {
+			fmt.Fprint(w, "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0.0\n")
+		}
 		return
 	case chatRoute.path(), completionRoute.path():
 	default:

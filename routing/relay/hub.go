@@ -79,6 +79,14 @@ func (h *hub) update(rank int, f func(*stream)) {
 	}
 }
 
+// asleep says that the engine sleeps. It has dropped its cache, and says so only
+// once it works again.
+func (h *hub) asleep() {
+	for rank := range h.streams {
+		h.update(rank, (*stream).asleep)
+	}
+}
+
 // flush is run by the timer.
 func (h *hub) flush() {
 	h.mu.Lock()

@@ -14,6 +14,7 @@ type metrics struct {
 	running, waiting     float64 // requests
 	hasWaiting           bool
 	usage                float64 // share of blocks in use, 0 to 1
+	asleep               bool    // an engine sleeps, and has dropped its cache
 	started              float64 // Unix seconds, 0 unknown
 }
 
@@ -36,6 +37,10 @@ var metricNames = map[string]func(*metrics, float64){
 	"sglang:cache_config_info":   nil,
 }
 
+// sleepState is vLLM's metric of whether it sleeps: 1 for the state that it is
+// in, by label.
+const sleepState = "vllm:engine_sleep_state"
+
 // parseMetrics reads the text format, the few names that we need.
 func parseMetrics(r io.Reader) (metrics, error) {
 	var m metrics
@@ -50,6 +55,8 @@ func parseMetrics(r io.Reader) (metrics, error) {
 		switch {
 		case set != nil:
 			set(&m, value)
+		case name == sleepState:
+			m.asleep = m.asleep || strings.Contains(labels, `sleep_state="awake"`) && value == 0
 		case known:
 			m.config(labels)
 		}

@@ -135,6 +135,9 @@ func (r *Relay) scrapeOnce(ctx context.Context, at time.Time, in *info) string {
 		return "engine restarted"
 	default:
 		r.load.scraped(at, m)
+		if m.asleep {
+			r.hub.asleep()
+		}
 	}
 	return ""
 }

@@ -195,6 +195,8 @@ func TestParseMetrics(t *testing.T) {
 			metrics{blockSize: 1, numBlocks: 99, running: 4, hasWaiting: true, usage: 0.1},
 		},
 		{"noise", "vllm:num_requests_running{broken 1\nvllm:num_requests_running\nvllm:num_requests_running{a=\"b\"} x\n\nother 5\n", metrics{}},
+		{"awake", "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 1\nvllm:engine_sleep_state{engine=\"0\",sleep_state=\"discard_all\"} 0\n", metrics{}},
+		{"asleep", "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\nvllm:engine_sleep_state{engine=\"0\",sleep_state=\"discard_all\"} 1\n", metrics{asleep: true}},
 		{"a time stamp", "vllm:num_requests_running{a=\"b\"} 7 1700000000000\n", metrics{running: 7}},
 	} {
 		got, err := parseMetrics(strings.NewReader(c.page))

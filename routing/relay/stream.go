@@ -125,6 +125,13 @@ func (s *stream) restart(reason string) {
 	s.set(residencyv1.State_SUSPECT, reason)
 }
 
+// asleep says that the engine has dropped its cache without saying so.
+func (s *stream) asleep() {
+	if s.m.live > 0 || s.state.code == residencyv1.State_LIVE || s.state.code == residencyv1.State_LIVE_PARTIAL {
+		s.restart("asleep")
+	}
+}
+
 // newEngine is restart where the engine may be another process.
 func (s *stream) newEngine(reason string) {
 	if s.started {
