@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
@@ -266,10 +267,15 @@ func (r *Relay) refuse(w http.ResponseWriter, f *forwarded, err error) {
 	_, _ = fmt.Fprintf(w, `{"error":{"message":"refused by relay","type":"relay_refused","code":%q,"param":null}}`, ref.code)
 }
 
+// buffers are what answers are copied through.
+var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
 // exchange sends the request to the engine and the answer back. The request's
 // context ends when the gateway goes away, and that cancels the engine's work.
 func (r *Relay) exchange(w http.ResponseWriter, req *http.Request, f *forwarded) {
-	buf := make([]byte, 32<<10)
+	pooled := buffers.Get().(*[32 << 10]byte)
+	defer buffers.Put(pooled)
+	buf := pooled[:]
 	resp, n, err := r.ask(req.Context(), f, buf)
 	if err != nil {
 		if req.Context().Err() == nil {
