@@ -31,7 +31,7 @@ const (
 )
 
 func (l *fairLock) RLock() {
-	writer := (l.in.Add(oneReader)) & writerBits
+	writer := l.in.Add(oneReader) & writerBits
 	for n := 0; writer != 0 && l.in.Load()&writerBits == writer; n++ {
 		wait(n)
 	}

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -63,7 +62,6 @@ func benchWire(b *testing.B, form kvevents.Form) {
 	h := newHub(1, false, mirrorConfig{blockSize: 16, capacity: 200_000, resolve: ours}, nil)
 	sub, _ := h.subscribe()
 	go func() {
-
 		for {
 			select {
 			case c := <-sub.changes:
@@ -113,7 +111,7 @@ func benchWire(b *testing.B, form kvevents.Form) {
 	}
 	for deadline := time.Now().Add(10 * time.Second); next() != seq+1; time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(deadline) {
-			b.Fatal(fmt.Sprintf("batch %d never came; at %d", seq, next()))
+			b.Fatalf("batch %d never came; at %d", seq, next())
 		}
 	}
 	ops := float64(i * perBatch * blocks * 2)
