@@ -9,14 +9,30 @@
 // around one place, and each place is tried once: no text can make a scan slow.
 // What does not fit the byte budget is reported as not scanned, never as clean.
 //
+// Memory does not grow with the text: a long one is read through a window.
+//
 // # Views
 //
-// A text is read through a view in which zero-width characters are gone and
-// full-width and other Unicode digits, letters, dashes and spaces are the plain
-// ones, as are \u escapes that a nested JSON string still holds. Where one text
-// follows another, the seam is scanned too, so that cutting a number in two
-// does not hide it. Text that is encoded otherwise (base64, percent, images) is
-// not decoded.
+// A text is read through a view in which zero-width characters and combining
+// marks are gone, and digits, letters, dashes and spaces of other kinds are the
+// plain ones: full-width, mathematical, superscript, circled, with marks, digits
+// of other scripts, and letters of other alphabets that look the same. So are
+// the escapes \u0034 (in a nested JSON string), &#52; and %34. Numbers may be
+// in groups, on several lines, and MRN and SSN spelled with a space or a point
+// between the letters. Where one text follows another, the seam is scanned too,
+// with and without a space in it, so that cutting a number in two, or off its
+// name, does not hide it.
+//
+// # What is not covered
+//
+// Detectors find what people write without meaning to hide it, and the cheap
+// tricks above. Whoever means to can still pass: text in another encoding
+// (base64, percent-encoded UTF-8, escapes in escapes) or in pictures, numbers in
+// words or with letters for digits (O for 0), reversed or with prose between the
+// digits, a number and its word further apart than some 32 bytes or in other
+// languages than English, invisible tag characters, pieces in texts that do not
+// follow each other. A label floor from the workload's registration is the
+// protection against those.
 //
 // # What leaves
 //
@@ -26,7 +42,6 @@ package detect
 
 import (
 	"cmp"
-	"iter"
 	"slices"
 
 	"github.com/sallyport-ai/sallyport/policy"
@@ -44,148 +59,68 @@ type Finding struct {
 // Scan returns what the detectors find in text, in order of Start. Where two
 // matches of one category overlap, the longer one counts.
 func Scan(text []byte) []Finding {
-	v := normalize(text)
 	var found []Finding
-	past := make([]int, len(rules)) // past each rule's last match, before which it is not tried
-	for i, b := range v.bytes {
-		if len(dispatch[atWord][b]) == 0 { // most bytes: not even there
-			continue
-		}
-		for _, n := range dispatch[placeAt(v.bytes, i)][b] {
-			if i < past[n] {
-				continue
-			}
-			if start, end, ok := rules[n].match(v.bytes, i); ok {
-				found = append(found, Finding{rules[n].Name, rules[n].Category, v.offset(start), v.offset(end)})
-				past[n] = end
-			}
-		}
-	}
-	return merge(found)
-}
-
-// merge drops findings that lie within, or overlap, a longer one of their
-// category.
-func merge(found []Finding) []Finding {
-	if len(found) < 2 {
-		return found
-	}
+	scan(text, func(f Finding) { found = append(found, f) })
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(b.End, a.End))
 	})
-	var out []Finding
-	last := map[policy.Category]int{} // index in out, plus one
-	for _, f := range found {
-		i := last[f.Category] - 1
-		switch {
-		case i < 0 || out[i].End <= f.Start:
-			out = append(out, f)
-			last[f.Category] = len(out)
-		case f.End-f.Start > out[i].End-out[i].Start:
-			out[i] = f
+	return found
+}
+
+// scan calls emit for each finding, nearly in order of Start.
+func scan(text []byte, emit func(Finding)) {
+	m := merger{emit: emit}
+	var past [maxRules]int // past each rule's last match, before which it is not tried
+	views(text, func(v view, begin, end, moved int) {
+		for n := range past {
+			past[n] -= moved
 		}
-	}
-	return out
-}
-
-// Hit counts the findings of one detector.
-type Hit struct {
-	Detector string
-	Category policy.Category
-	Count    int
-}
-
-// Report is the result for all texts of a request.
-type Report struct {
-	Hits       []Hit // by detector name
-	NotScanned bool  // some text was not read; it must not count as clean
-}
-
-// Categories returns the categories found, sorted.
-func (r Report) Categories() []policy.Category {
-	var out []policy.Category
-	for _, h := range r.Hits {
-		if !slices.Contains(out, h.Category) {
-			out = append(out, h.Category)
+		for i := begin; i < end; i++ {
+			b := v.bytes[i]
+			if len(dispatch[atWord][b]) == 0 { // most bytes: not even there
+				continue
+			}
+			for _, n := range dispatch[placeAt(v.bytes, i)][b] {
+				if i < past[n] {
+					continue
+				}
+				if start, stop, ok := rules[n].match(v.bytes, i); ok {
+					m.add(Finding{rules[n].Name, rules[n].Category, v.offset(start), v.offset(stop)})
+					past[n] = stop
+				}
+			}
 		}
-	}
-	slices.Sort(out)
-	return out
-}
-
-// Scanner scans all texts of a request. The zero value has the default budget.
-type Scanner struct {
-	Budget int // bytes of scanning, seams included; default 32 MiB
-}
-
-const (
-	defaultBudget = 32 << 20
-	seam          = 128 // bytes on either side of a cut that are read together
-)
-
-// Texts scans every text of the sequence, and the seams between consecutive
-// texts of the same stream: the parts of the messages are one stream, names are
-// another, so that a name between two parts does not hide a cut number.
-func (s Scanner) Texts(texts iter.Seq2[string, []byte]) Report {
-	budget := s.Budget
-	if budget <= 0 {
-		budget = defaultBudget
-	}
-	var r Report
-	counts := map[string]Hit{}
-	tails := map[string][]byte{}
-	for stream, text := range texts {
-		tail := tails[stream]
-		head := text[:min(len(text), seam)]
-		cost := len(text)
-		if len(tail) > 0 {
-			cost += len(tail) + len(head)
-		}
-		if cost > budget {
-			r.NotScanned = true
-			break
-		}
-		budget -= cost
-		count(counts, Scan(text))
-		if len(tail) > 0 {
-			joined := append(slices.Clip(tail), head...)
-			whole := len(tail) < seam && len(head) == len(text)
-			count(counts, across(Scan(joined), counts, len(tail), len(joined), whole))
-		}
-		tails[stream] = keepTail(tail, text)
-	}
-	for _, h := range counts {
-		r.Hits = append(r.Hits, h)
-	}
-	slices.SortFunc(r.Hits, func(a, b Hit) int { return cmp.Compare(a.Detector, b.Detector) })
-	return r
-}
-
-func count(counts map[string]Hit, found []Finding) {
-	for _, f := range found {
-		h := counts[f.Detector]
-		counts[f.Detector] = Hit{f.Detector, f.Category, h.Count + 1}
-	}
-}
-
-// across keeps the findings that only the joined text shows: those that lie on
-// both sides of the cut, and one by a detector that had found nothing so far, as
-// when the word that a number needs stands in the other text. Unless the window
-// is the whole text, what touches its ends may be a part of something else.
-func across(found []Finding, counts map[string]Hit, cut, length int, whole bool) []Finding {
-	return slices.DeleteFunc(found, func(f Finding) bool {
-		if !whole && (f.Start == 0 || f.End == length) {
-			return true
-		}
-		oneSided := f.Start >= cut || f.End <= cut
-		return oneSided && counts[f.Detector].Count > 0
 	})
+	m.flush()
 }
 
-func keepTail(tail, text []byte) []byte {
-	if len(text) >= seam {
-		return text[len(text)-seam:]
+// merger drops findings that lie within, or overlap, a longer one of their
+// category.
+type merger struct {
+	emit func(Finding)
+	held []Finding // the last of each category
+}
+
+func (m *merger) add(f Finding) {
+	for i, h := range m.held {
+		switch {
+		case h.Category != f.Category:
+			continue
+		case h.End <= f.Start:
+			m.emit(h)
+			m.held[i] = f
+		case f.End <= h.Start:
+			m.emit(f)
+		case f.End-f.Start > h.End-h.Start:
+			m.held[i] = f
+		}
+		return
 	}
-	joined := slices.Concat(tail, text)
-	return joined[max(0, len(joined)-seam):]
+	m.held = append(m.held, f)
+}
+
+func (m *merger) flush() {
+	for _, h := range m.held {
+		m.emit(h)
+	}
 }

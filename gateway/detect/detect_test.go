@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -26,6 +27,9 @@ func names(found []Finding) []string {
 
 // made is a credential of the right form that is nobody's.
 func made(prefix string, n int) string { return prefix + strings.Repeat("a1B2", n)[:n] }
+
+// ownKey is of the form of an API key, and nobody's.
+const ownKey = "sp_4fT9bQ0ZxWm_T2k0000000000000000000000000000000000000q8Z_0PFYVM"
 
 func TestScan(t *testing.T) {
 	card, ssn, mail := []string{"payment_card"}, []string{"us_ssn"}, []string{"email_address"}
@@ -53,6 +57,20 @@ func TestScan(t *testing.T) {
 		{"a card number with Unicode dashes", "4111–1111–1111–1111", card},
 		{"a card number behind escapes of nested JSON", `{"n":"\u0034111111111111111"}`, card},
 		{"a card number after a nested line feed", `\n4111111111111111`, card},
+		{"a card number in circled digits", "④①①①①①①①①①①①①①①①", card},
+		{"a card number in dark circles", "❹❶❶❶❶❶❶❶❶❶❶❶❶❶❶❶", card},
+		{"a card number in superscript", "⁴¹¹¹¹¹¹¹¹¹¹¹¹¹¹¹", card},
+		{"a card number in subscript", "₄₁₁₁₁₁₁₁₁₁₁₁₁₁₁₁", card},
+		{"a card number in key caps", "4\ufe0f\u20e31\ufe0f\u20e31\ufe0f\u20e31\ufe0f\u20e3 1111 1111 1111", card},
+		{"a card number in HTML entities", "&#52;&#49;&#x31;1&#32;&#0049;111 1111&nbsp;1111", card},
+		{"a card number in percent encoding", "%34%31%31%31%201111%201111%201111", card},
+		{"a card number line by line", "4111\n1111\n1111\n1111", card},
+		{"a card number over CR LF", "4111\r\n1111\r\n1111\r\n1111", card},
+		{"a card number over two lines", "4111 1111\n1111 1111", card},
+		{"a card number with dashes over two lines", "4111-1111-\n1111-1111", card},
+		{"a card number over lines of nested JSON", `{"n":"4111\n1111\n1111\n1111"}`, card},
+		{"percent signs in prose are none", "4111%20 of 1111%31 and 50%", nil},
+		{"an ampersand in prose is none", "4111&#1111&#;1111 & 1111", nil},
 		{"a Mastercard of the new range", "2223003122003222", card},
 		{"a short number near the word card", "card: 4222222222222", card},
 		{"a short number alone is none", "id 4222222222222", nil},
@@ -67,6 +85,8 @@ func TestScan(t *testing.T) {
 		{"a solid one near its name", "my ssn is 536904399", ssn},
 		{"a solid one before its name", "536904399 (social security)", ssn},
 		{"a spaced one near its name", "ssn: 5 3 6 9 0 4 3 9 9", ssn},
+		{"a solid one near its spelled name", "S S N 536904399", ssn},
+		{"one over lines", "536\n90\n4399", ssn},
 		{"a solid one alone is none", "order 536904399", nil},
 		{"area 000 is none", "000-90-4399", nil},
 		{"area 666 is none", "666-90-4399", nil},
@@ -84,6 +104,23 @@ func TestScan(t *testing.T) {
 		{"a record number in a nested field", `{"medicalRecordNumber":"4820193"}`, record},
 		{"a patient id in a field", `"patient_id": "P-48201"`, record},
 		{"a number before its name", "48201933 (MRN)", record},
+		{"a name with a Cyrillic letter", "МRN 00123456", record},
+		{"a name in Greek letters", "ΜRΝ 00123456", record},
+		{"a name in mathematical letters", "𝐌𝐑𝐍 00123456", record},
+		{"a name in script letters", "ℳℛ𝒩 00123456", record},
+		{"a name in circled letters", "ⓂⓇⓃ ⓪⓪①②③④⑤⑥", record},
+		{"a name in dark squares", "🅼🆁🅽 00123456", record},
+		{"a name in small capitals", "ᴍʀɴ 00123456", record},
+		{"a name in letters with marks", "Ḿṙñ 00123456", record},
+		{"a name in letters with combining marks", "M\u0301R\u0307N\u0303 00123456", record},
+		{"a name in Cherokee and Lisu", "ᎷᎡꓠ 00123456", record},
+		{"a spelled name", "M R N 00123456", record},
+		{"a spelled name with points", "m.r.n. 00123456", record},
+		{"a spelled name with dashes", "M-R-N: 00123456", record},
+		{"a name in Cyrillic words", "раtiеnt id 00123456", record},
+		{"a constant of a nested schema", `{"mrn":{"type":"string","const":"00481516"}}`, record},
+		{"a value of a named thing", `{"type":{"text":"MRN"},"value":"00481516"}`, record},
+		{"a man's initial is no name", "Mr N 48201", nil},
 		{"the word alone is none", "the MRN was missing in 3 of them", nil},
 		{"another word is none", "MRNA vaccine 162b2000", nil},
 		{"a Medicare identifier", "1EG4-TE5-MK73", mbi},
@@ -115,6 +152,10 @@ func TestScan(t *testing.T) {
 		{"a short key is none", "sk-abc123", nil},
 		{"a key inside a word is none", "risk-" + strings.Repeat("a1", 15), nil},
 		{"a private key", "-----BEGIN RSA PRIVATE KEY-----\nMII", []string{"private_key"}},
+		{"a key of this gateway", ownKey, []string{"sallyport_key"}},
+		{"a key of this gateway in a header", "x-api-key: " + ownKey + "\n", []string{"sallyport_key"}},
+		{"one with a wrong digit is none", strings.Replace(ownKey, "4fT", "4fU", 1), nil},
+		{"one that goes on is none", ownKey + "x", nil},
 		{"a private key of no kind", "-----BEGIN PRIVATE KEY-----", []string{"private_key"}},
 		{"a public key is none", "-----BEGIN PUBLIC KEY-----", nil},
 		{"a web token", "Bearer " + jwt, []string{"json_web_token"}},
@@ -165,6 +206,7 @@ func scanAll(s Scanner, texts ...string) Report {
 func TestScannerReadsAcrossSeams(t *testing.T) {
 	card := []Hit{{"payment_card", policy.PCI, 1}}
 	ssn := []Hit{{"us_ssn", policy.PII, 1}}
+	record := []Hit{{"medical_record_number", policy.PHI, 1}}
 	bits := func(s string) []string {
 		var out []string
 		for _, b := range s {
@@ -185,6 +227,14 @@ func TestScannerReadsAcrossSeams(t *testing.T) {
 		{"a text of another stream between the halves", []string{"m|41111111", "n|jane", "m|11111111"}, card},
 		{"halves in different streams are no number", []string{"m|41111111", "n|11111111"}, nil},
 		{"a long text before the seam", []string{"m|" + strings.Repeat("x ", 500) + "41111111", "m|11111111" + strings.Repeat(" x", 500)}, card},
+		{"a word and its number in two texts", []string{"m|…MRN", "m|00481516"}, record},
+		{"a word and its number in short texts", []string{"m|M", "m|R", "m|N", "m|00481516"}, record},
+		{"a word in two texts", []string{"m|medical", "m|record number", "m|00481516"}, record},
+		{"a long text before the word", []string{"m|" + strings.Repeat("x ", 500) + "MRN", "m|00481516" + strings.Repeat(" x", 500)}, record},
+		{"a social security number and its word", []string{"m|ssn", "m|536904399"}, ssn},
+		{"a name with its value", []string{"m|mrn", "n|481516", "|mrn: 481516"}, record},
+		{"a value that was found counts once", []string{"m|4111111111111111", "|card: 4111111111111111"}, card},
+		{"names that stand for themselves have no seam", []string{"|x: 41111111", "|11111111"}, nil},
 		{"two findings", []string{"m|4111111111111111", "m| and 5555555555554444"}, []Hit{{"payment_card", policy.PCI, 2}}},
 	}
 	for _, c := range cases {
@@ -204,6 +254,86 @@ func TestScannerSaysWhatItDidNotScan(t *testing.T) {
 	}
 	if r := scanAll(Scanner{}); r.NotScanned || r.Hits != nil {
 		t.Errorf("no text: %+v", r)
+	}
+}
+
+// TestALongTextIsReadAsAShortOne plants a number at and around every place where
+// the window over a long text moves.
+func TestALongTextIsReadAsAShortOne(t *testing.T) {
+	number := "4111\u200b1111 1111\u00ad1111"
+	token := "eyJ" + strings.Repeat("a", mostJWT-8) + ".eyJ" + strings.Repeat("b", mostJWT-8) + "." + strings.Repeat("c", mostJWT-8)
+	for _, planted := range []string{number, token, "МRN is 00123456", "a@b.org", "48201933 (MRN)"} {
+		want := names(Scan([]byte(planted)))
+		for _, lead := range []string{"é ", "\u200b\u200b. "} {
+			visible := len(normalized(lead))
+			for _, edge := range []int{step, step + behind, 2*step + behind} {
+				for _, off := range []int{-70, -7, -1, 0} {
+					before := strings.Repeat(lead, (edge+off)/visible)
+					text := before + planted + strings.Repeat(" é", ahead)
+					found := Scan([]byte(text))
+					if !reflect.DeepEqual(names(found), want) {
+						t.Fatalf("%d characters before %.20q: found %v, want %v", (edge+off)/visible*visible, planted, found, want)
+					}
+					if at := found[0].Start; at < len(before) || at >= len(before)+len(planted) {
+						t.Fatalf("found at %d, planted at %d", at, len(before))
+					}
+				}
+			}
+		}
+	}
+}
+
+func normalized(text string) (out []byte) {
+	views([]byte(text), func(v view, _, _, _ int) { out = slices.Clone(v.bytes) })
+	return out
+}
+
+// TestScanningTakesLittleMemory scans texts that hold nothing but findings, or
+// need a view, or are many.
+func TestScanningTakesLittleMemory(t *testing.T) {
+	for _, unit := range []string{"a@b.co ", "é", "1é", "\u200b", "4111111111111111 ", "%34"} {
+		long := []byte(strings.Repeat(unit, 6<<20/len(unit)))
+		short := []byte(unit)
+		for claim, texts := range map[string]func(func(string, []byte) bool){
+			"one long text": func(yield func(string, []byte) bool) { yield("m", long) },
+			"many texts": func(yield func(string, []byte) bool) {
+				for range 20_000 {
+					if !yield("m", short) || !yield(Alone, short) {
+						return
+					}
+				}
+			},
+		} {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			Scanner{}.Texts(texts)
+			runtime.ReadMemStats(&after)
+			if cost := after.TotalAlloc - before.TotalAlloc; cost > 128<<20 || cost > 4<<20 && claim == "one long text" {
+				t.Errorf("%s of %q allocate %d bytes", claim, unit, cost)
+			}
+		}
+	}
+}
+
+func TestEveryRuleHasItsPlace(t *testing.T) {
+	if len(rules) > maxRules {
+		t.Errorf("%d rules, room for %d", len(rules), maxRules)
+	}
+}
+
+// TestLookalikesStandForOneLetter asks of each that it is not ASCII itself and
+// stands before an ASCII letter.
+func TestLookalikesStandForOneLetter(t *testing.T) {
+	for r, b := range lookalikes {
+		if r < 0x80 || !isAlpha(b) {
+			t.Errorf("%q stands for %q", r, b)
+		}
+	}
+	for r := rune(0x80); r < lowEnd; r++ {
+		b, visible := plain(r)
+		if got, shown := plainByte(r); shown != visible || visible && got != b {
+			t.Errorf("%U: %q, want %q", r, got, b)
+		}
 	}
 }
 
@@ -227,6 +357,7 @@ func TestFalseMatchesAreRare(t *testing.T) {
 			r.Uint64N(1e12), 1+r.IntN(12), 1+r.IntN(28), r.IntN(1e6), r.IntN(100), r.Uint64(), r.Uint64N(1e10))
 		found += len(Scan([]byte(text)))
 	}
+	t.Logf("%d of %d harmless lines match", found, n)
 	if found > n/200 {
 		t.Errorf("%d of %d harmless lines match", found, n)
 	}
@@ -282,11 +413,18 @@ func TestCorpus(t *testing.T) {
 // TestNoTextIsSlow scans texts made to be slow, of two lengths. Eight times the
 // text may take some 8 times as long; a quadratic scan would take 64 times.
 func TestNoTextIsSlow(t *testing.T) {
-	for _, unit := range []string{"eyJ-", "eyJ.", "sk-", "a@", "a.a@a.a", "1 ", "4-", "mrn ", "mrn-", "de1 ", "secret_key=", "-----BEGIN ", "ssn 123456789 ", "\u200b1"} {
+	for _, unit := range []string{"eyJ-", "eyJ.", "sk-", "a@", "a.a@a.a", "1 ", "4-", "mrn ", "mrn-", "de1 ", "secret_key=", "-----BEGIN ", "ssn 123456789 ", "\u200b1", "m r n ", "sp_", "&#", "%3", "%34", "&#x0", "М", "①\n"} {
 		short := []byte(strings.Repeat(unit, 64<<10/len(unit)))
 		long := slices.Repeat(short, 8)
-		if a, b := fastest(short), fastest(long); b > 32*a+time.Millisecond {
-			t.Errorf("%q: %v for %d bytes, %v for %d", unit, a, len(short), b, len(long))
+		for try := 1; ; try++ { // a busy machine is slow at times, not always
+			a, b := fastest(short), fastest(long)
+			if b <= 32*a+time.Millisecond {
+				break
+			}
+			if try == 10 {
+				t.Errorf("%q: %v for %d bytes, %v for %d", unit, a, len(short), b, len(long))
+				break
+			}
 		}
 	}
 }

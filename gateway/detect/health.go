@@ -22,17 +22,46 @@ var recordWords = [][]string{
 // numbers have no format of their own: without the word there is nothing to go
 // by.
 func medicalRecord(v []byte, i int) (int, int, bool) {
-	for _, w := range recordWords {
-		past, ok := phrase(v, i, w)
-		if !ok {
-			continue
-		}
-		if start, end, ok := numberAfter(v, past); ok {
-			return start, end, true
-		}
-		return numberBefore(v, i)
+	past, ok := recordWord(v, i)
+	if !ok {
+		return 0, 0, false
 	}
-	return 0, 0, false
+	if start, end, ok := numberAfter(v, past); ok {
+		return start, end, true
+	}
+	return numberBefore(v, i)
+}
+
+// recordWord matches what introduces a record number and returns what is past
+// it.
+func recordWord(v []byte, i int) (int, bool) {
+	for _, w := range recordWords {
+		if past, ok := phrase(v, i, w); ok {
+			return past, true
+		}
+	}
+	return spelled(v, i, "mrn")
+}
+
+// spelled matches a word whose letters all have the same separator between.
+func spelled(v []byte, i int, word string) (int, bool) {
+	sep := at(v, i+1)
+	if !isSeparator(sep) {
+		return 0, false
+	}
+	for n := range len(word) {
+		if n > 0 {
+			if at(v, i) != sep {
+				return 0, false
+			}
+			i++
+		}
+		if !hasFold(v, i, word[n:n+1]) {
+			return 0, false
+		}
+		i++
+	}
+	return i, true
 }
 
 // phrase matches words at i and returns what is past them.
@@ -50,10 +79,14 @@ func phrase(v []byte, i int, words []string) (int, bool) {
 }
 
 // fillers may stand between the word and its number.
-var fillers = []string{"number", "num", "no", "id", "identifier", "is", "nr", "was", "of", "the"}
+// Some are what JSON schemas and lists of names and values put there.
+var fillers = []string{
+	"number", "num", "no", "id", "identifier", "is", "nr", "was", "of", "the",
+	"const", "value", "enum", "default", "example", "type", "string",
+}
 
 const (
-	maxGap        = 24 // bytes between word and number
+	maxGap        = 32 // bytes between word and number
 	leastIDDigits = 4
 	maxID         = 20
 )

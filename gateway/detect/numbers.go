@@ -11,7 +11,7 @@ type number struct {
 
 	groups [maxDigits]int // digits up to the end of each group, ascending
 	parts  int
-	sep    []byte
+	sep    []byte // between the groups, but for white space
 }
 
 const (
@@ -19,7 +19,32 @@ const (
 	maxSep    = 3
 )
 
-func isSeparator(b byte) bool { return b == ' ' || b == '-' || b == '.' || b == '/' || b == '_' }
+func isSeparator(b byte) bool {
+	return isSpace(b) || b == '-' || b == '.' || b == '/' || b == '_'
+}
+
+func isSpace(b byte) bool { return b == ' ' || b == '\n' || b == '\r' || b == '\t' }
+
+// separator returns what is past the separator at i, and what it is made of
+// besides white space. A line feed may be an escape that a nested JSON string
+// still holds.
+func separator(v []byte, i int) (next int, mark []byte) {
+	next = i
+	for range maxSep {
+		switch b := at(v, next); {
+		case isSpace(b):
+			next++
+		case isSeparator(b):
+			mark = v[next : next+1]
+			next++
+		case b == '\\' && (at(v, next+1) == 'n' || at(v, next+1) == 'r' || at(v, next+1) == 't'):
+			next += 2
+		default:
+			return next, mark
+		}
+	}
+	return next, mark
+}
 
 // read reads up to most digits from i on.
 func (n *number) read(v []byte, i, most int) {
@@ -35,11 +60,11 @@ func (n *number) read(v []byte, i, most int) {
 		}
 		n.groups[n.parts] = n.count
 		n.parts++
-		next := run(v, i, maxSep, isSeparator)
-		if next == i || !isDigit(at(v, next)) || n.parts > 1 && string(v[i:next]) != string(n.sep) {
+		next, mark := separator(v, i)
+		if next == i || !isDigit(at(v, next)) || n.parts > 1 && string(mark) != string(n.sep) {
 			return
 		}
-		n.sep, i = v[i:next], next
+		n.sep, i = mark, next
 	}
 }
 
@@ -169,4 +194,4 @@ func socialSecurity(v []byte, i int) (int, int, bool) {
 	return 0, 0, false
 }
 
-var ssnWords = []string{"ssn", "social sec", "soc sec", "social_sec", "socialsec", "social-sec"}
+var ssnWords = []string{"ssn", "social sec", "soc sec", "social_sec", "socialsec", "social-sec", "s s n", "s.s.n", "s-s-n", "s_s_n"}

@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"hash/crc32"
 	"slices"
 	"strings"
 )
@@ -80,6 +81,31 @@ func (k key) tail(v []byte, start int) (int, bool) {
 	}
 	end := run(v, start, k.most, k.class)
 	return end, k.most == open || !k.class(at(v, end))
+}
+
+// The form of this gateway's own API keys: prefix, id, secret and checksum.
+const (
+	ownPrefix = "sp_"
+	ownBody   = len(ownPrefix) + 11 + 1 + 43 // what the checksum is of
+	ownCheck  = 6
+	base62    = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+)
+
+// sallyportKey matches an API key of this gateway, whose checksum tells it from
+// whatever else begins so: sp_<id>_<secret>_<CRC-32 of all before, base 62>.
+func sallyportKey(v []byte, i int) (int, int, bool) {
+	end := i + ownBody + 1 + ownCheck
+	if len(v) < end || string(v[i:i+len(ownPrefix)]) != ownPrefix || v[i+ownBody] != '_' || isAlnum(at(v, end)) {
+		return 0, 0, false
+	}
+	sum := crc32.ChecksumIEEE(v[i : i+ownBody])
+	for n := end - 1; n >= end-ownCheck; n-- {
+		if v[n] != base62[sum%uint32(len(base62))] {
+			return 0, 0, false
+		}
+		sum /= uint32(len(base62))
+	}
+	return i, end, true
 }
 
 const (

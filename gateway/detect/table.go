@@ -45,10 +45,13 @@ func Table() []Rule {
 		{"json_web_token", policy.Secret, atWord, "e", jsonWebToken},
 		{"private_key", policy.Secret, anywhere, "-", privateKey},
 		{"provider_key", policy.Secret, atWord, keyFirst(), providerKey},
+		{"sallyport_key", policy.Secret, atWord, "s", sallyportKey},
 	}
 }
 
 var rules = Table()
+
+const maxRules = 16 // no fewer than the rules there are
 
 // dispatch lists for each place and byte the indexes of the rules to try there:
 // those of a place also where a narrower one is met.

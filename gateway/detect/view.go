@@ -1,16 +1,13 @@
 package detect
 
-import (
-	"bytes"
-	"unicode"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // view is a text as the matchers read it: one byte for each visible character,
-// ASCII where the character has a plain form, other otherwise.
+// ASCII where the character has a plain form, other otherwise. A long text is
+// seen through a window that moves along it.
 type view struct {
 	bytes   []byte
-	offsets []int // of each byte in the text, with the text's length last; nil: the same
+	offsets []int // of each byte in the text, with where the window ends last; nil: the same
 }
 
 // other stands for a character that no detector knows.
@@ -24,98 +21,135 @@ func (v view) offset(i int) int {
 	return v.offsets[i]
 }
 
-func normalize(text []byte) view {
+// The window: matches are tried in its middle, and look neither further behind
+// nor further ahead than its margins.
+const (
+	behind = 256
+	step   = 64 << 10
+	ahead  = 4 * mostJWT
+)
+
+// views calls see with windows over text: the places from begin to end are to
+// be tried. moved is by how many places the view was shifted since the last.
+func views(text []byte, see func(v view, begin, end, moved int)) {
 	if isPlain(text) {
-		return view{bytes: text}
+		see(view{bytes: text}, 0, len(text), 0)
+		return
 	}
-	v := view{
-		bytes:   make([]byte, 0, len(text)),
-		offsets: make([]int, 0, len(text)+1),
-	}
-	for i := 0; i < len(text); {
-		r, size := decodeRune(text[i:])
-		if b, visible := plainByte(r); visible {
-			v.bytes = append(v.bytes, b)
-			v.offsets = append(v.offsets, i)
+	size := min(len(text), behind+step+ahead)
+	v := view{bytes: make([]byte, 0, size), offsets: make([]int, 0, size+1)}
+	for pos, begin, moved := 0, 0, 0; ; {
+		for pos < len(text) && len(v.bytes) < size {
+			r, n := decodeRune(text[pos:])
+			if b, visible := plainByte(r); visible {
+				v.bytes = append(v.bytes, b)
+				v.offsets = append(v.offsets, pos)
+			}
+			pos += n
 		}
-		i += size
+		v.offsets = append(v.offsets, pos)
+		if pos == len(text) {
+			see(v, begin, len(v.bytes), moved)
+			return
+		}
+		end := len(v.bytes) - ahead
+		see(v, begin, end, moved)
+		moved, begin = end-behind, behind
+		v.offsets = append(v.offsets[:0], v.offsets[moved:len(v.bytes)]...)
+		v.bytes = append(v.bytes[:0], v.bytes[moved:]...)
 	}
-	v.offsets = append(v.offsets, len(text))
-	return v
 }
 
 // isPlain reports whether text is its own view.
 func isPlain(text []byte) bool {
-	for _, b := range text {
+	for i, b := range text {
 		if b >= utf8.RuneSelf {
 			return false
 		}
+		if b == '\\' || b == '&' || b == '%' {
+			if _, _, ok := escape(text[i:]); ok {
+				return false
+			}
+		}
 	}
-	return !bytes.Contains(text, []byte(`\u`))
+	return true
 }
 
-// decodeRune reads one character, which may be written as \uXXXX.
+// decodeRune reads one character, which may be written as an escape.
 func decodeRune(text []byte) (rune, int) {
-	if len(text) >= 6 && text[0] == '\\' && text[1] == 'u' {
-		if r, ok := hex4(text[2:6]); ok {
-			return r, 6
-		}
+	if r, size, ok := escape(text); ok {
+		return r, size
 	}
 	return utf8.DecodeRune(text)
 }
 
-func hex4(digits []byte) (r rune, ok bool) {
-	for _, d := range digits {
-		var n rune
-		switch {
-		case '0' <= d && d <= '9':
-			n = rune(d - '0')
-		case 'a' <= d|0x20 && d|0x20 <= 'f':
-			n = rune(d|0x20-'a') + 10
-		default:
+// escape reads \uXXXX, &#52; &#x34; &nbsp; or %34 at the start of text. Of the
+// last, only characters that a detector looks for are taken: in prose, % is a
+// percent sign.
+func escape(text []byte) (r rune, size int, ok bool) {
+	switch {
+	case text[0] == '\\' && len(text) >= 6 && text[1] == 'u':
+		r, ok = hexadecimal(text[2:6])
+		return r, 6, ok
+	case text[0] == '%' && len(text) >= 3:
+		r, ok = hexadecimal(text[1:3])
+		return r, 3, ok && r < utf8.RuneSelf && (isAlnum(byte(r)) || isSeparator(byte(r)) || r == '@')
+	case text[0] == '&' && len(text) >= 4:
+		return entity(text)
+	}
+	return 0, 0, false
+}
+
+const (
+	nonBreaking = "&nbsp;"
+	maxEntity   = 12 // bytes, with some leading zeros
+)
+
+func entity(text []byte) (r rune, size int, ok bool) {
+	if hasFold(text, 0, nonBreaking) {
+		return ' ', len(nonBreaking), true
+	}
+	if text[1] != '#' {
+		return 0, 0, false
+	}
+	i, base := 2, rune(10)
+	if text[2]|0x20 == 'x' {
+		i, base = 3, 16
+	}
+	first := i
+	for ; i < len(text) && i < maxEntity; i++ {
+		d, isHex := hexDigit(text[i])
+		if !isHex || d >= base {
+			break
+		}
+		r = r*base + d
+	}
+	if i == first || r > utf8.MaxRune {
+		return 0, 0, false
+	}
+	if at(text, i) == ';' {
+		i++
+	}
+	return r, i, true
+}
+
+func hexadecimal(digits []byte) (r rune, ok bool) {
+	for _, b := range digits {
+		d, ok := hexDigit(b)
+		if !ok {
 			return 0, false
 		}
-		r = r<<4 | n
+		r = r<<4 | d
 	}
 	return r, true
 }
 
-// plainByte maps a character to its plain form; visible is false for those that
-// show nothing.
-func plainByte(r rune) (b byte, visible bool) {
+func hexDigit(b byte) (rune, bool) {
 	switch {
-	case r < utf8.RuneSelf:
-		return byte(r), true
-	case r == '\u00A0':
-		return ' ', true
-	case r == '\u00AD': // soft hyphen
-		return 0, false
-	case r < 0x300, r >= 0x3041 && r <= 0x9FFF, r >= 0xAC00 && r <= 0xD7A3:
-		return other, true // Latin, kana, Han and Hangul, which need no look-up
-	case r >= 0xFF01 && r <= 0xFF5E: // full-width ASCII
-		return byte(r - 0xFF01 + '!'), true
-	case unicode.Is(unicode.Cf, r), unicode.Is(unicode.Mn, r), unicode.Is(unicode.Me, r):
-		return 0, false
-	case unicode.Is(unicode.Nd, r):
-		return '0' + digitValue(r), true
-	case unicode.Is(unicode.Zs, r):
-		return ' ', true
-	case unicode.Is(unicode.Pd, r), r == '\u2212':
-		return '-', true
+	case isDigit(b):
+		return rune(b - '0'), true
+	case 'a' <= b|0x20 && b|0x20 <= 'f':
+		return rune(b|0x20-'a') + 10, true
 	}
-	return other, true
-}
-
-// digitValue of a character in Nd: Unicode lays decimal digits out in runs of
-// ten from zero, except that the mathematical ones follow each other directly,
-// starting at a multiple of ten from the first.
-func digitValue(r rune) byte {
-	if r >= 0x1D7CE && r <= 0x1D7FF {
-		return byte((r - 0x1D7CE) % 10)
-	}
-	n := byte(0)
-	for n < 9 && unicode.Is(unicode.Nd, r-rune(n)-1) {
-		n++
-	}
-	return n
+	return 0, false
 }
