@@ -94,9 +94,18 @@ func level(name string) policy.Level {
 func Scan(s detect.Scanner, req *wire.Request) detect.Report {
 	return s.Texts(func(yield func(string, []byte) bool) {
 		for t := range req.Texts() {
-			if !yield(string(t.Origin), t.Data) {
+			if !yield(stream(t.Origin), t.Data) {
 				return
 			}
 		}
 	})
+}
+
+// stream names the texts that are read as one. What is yielded once more stands
+// for itself.
+func stream(o wire.Origin) string {
+	if o == wire.FromMember {
+		return detect.Alone
+	}
+	return o.String()
 }

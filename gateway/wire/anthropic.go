@@ -64,7 +64,10 @@ func decodeMessages(op Operation, body []byte, limits Limits) (*Request, error) 
 		return nil, err
 	}
 	limits.Depth += 4 // a tool's schema and an image stand deeper in a chat body
-	req, err := decode(ChatCompletions, chat, limits)
+	if err := limits.size(chat); err != nil {
+		return nil, err
+	}
+	req, err := parse(ChatCompletions, chat, limits)
 	if err != nil {
 		return nil, err
 	}
@@ -86,9 +89,9 @@ func (t *translation) chat() ([]byte, error) {
 	if len(t.messages) == 0 {
 		return nil, invalid("messages", "at least one message is required")
 	}
-	t.body.add("messages", list(slices.Concat(t.system, t.messages)))
+	t.body.list("messages", slices.Concat(t.system, t.messages))
 	if len(t.tools) > 0 {
-		t.body.add("tools", list(t.tools))
+		t.body.list("tools", t.tools)
 	}
 	if t.prefill {
 		t.body.add("continue_final_message", []byte("true"))
@@ -133,7 +136,7 @@ func (p *parser) system(name string) error {
 	if len(blocks) > 0 {
 		var m object
 		m.str("role", "system")
-		m.add("content", content(blocks))
+		addContent(&m, blocks)
 		p.into.system = []object{m}
 	}
 	return nil

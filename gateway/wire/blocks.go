@@ -50,6 +50,9 @@ func (p *parser) turns(name string) error {
 		return invalid(name, "this must be a list of messages")
 	}
 	return p.array(func(int) error {
+		if err := another(&p.entries.messages, name); err != nil {
+			return err
+		}
 		if k := p.dec.PeekKind(); k != '{' && k != 0 {
 			return invalid(name, "each message must be an object")
 		}
@@ -101,7 +104,7 @@ func (p *parser) userTurn(said []block) error {
 	if len(rest) > 0 || len(said) == 0 {
 		var m object
 		m.str("role", "user")
-		m.add("content", content(rest))
+		addContent(&m, rest)
 		p.into.messages = append(p.into.messages, m)
 	}
 	return nil
@@ -120,8 +123,8 @@ func (p *parser) toolMessage(b block) (object, error) {
 	}
 	var m object
 	m.str("role", "tool")
-	m.str("tool_call_id", string(b.id))
-	m.add("content", content(b.result))
+	m.text("tool_call_id", b.id)
+	addContent(&m, b.result)
 	return m, nil
 }
 
@@ -153,15 +156,15 @@ func (p *parser) assistantTurn(said []block) error {
 	var m object
 	m.str("role", "assistant")
 	if len(texts) > 0 || len(calls) == 0 {
-		m.add("content", content(texts))
+		addContent(&m, texts)
 	} else {
 		m.add("content", []byte("null"))
 	}
 	if len(thoughts) > 0 {
-		m.str("reasoning", string(bytes.Join(thoughts, []byte("\n"))))
+		m.text("reasoning", bytes.Join(thoughts, []byte("\n")))
 	}
 	if len(calls) > 0 {
-		m.add("tool_calls", list(calls))
+		m.list("tool_calls", calls)
 	}
 	p.into.messages = append(p.into.messages, m)
 	p.into.prefill = len(calls) == 0 && len(texts) > 0
@@ -170,35 +173,38 @@ func (p *parser) assistantTurn(said []block) error {
 
 func (b block) call() object {
 	var fn, call object
-	fn.str("name", string(b.name))
-	fn.str("arguments", string(b.input))
-	call.str("id", string(b.id))
+	fn.text("name", b.name)
+	fn.text("arguments", b.input)
+	call.text("id", b.id)
 	call.str("type", "function")
 	call.add("function", fn.end())
 	return call
 }
 
-// content is a string for one text and a list of parts for anything else.
-func content(blocks []block) []byte {
+// addContent appends the content of a message: a string for one text and a list
+// of parts for anything else.
+func addContent(m *object, blocks []block) {
 	switch {
 	case len(blocks) == 0:
-		return []byte(`""`)
+		m.str("content", "")
+		return
 	case len(blocks) == 1 && blocks[0].kind == "text":
-		return quote(blocks[0].text)
+		m.text("content", blocks[0].text)
+		return
 	}
 	parts := make([]object, len(blocks))
 	for i, b := range blocks {
 		if b.kind == "image" {
 			var link object
-			link.str("url", string(b.url))
+			link.text("url", b.url)
 			parts[i].str("type", "image_url")
 			parts[i].add("image_url", link.end())
 			continue
 		}
 		parts[i].str("type", "text")
-		parts[i].str("text", string(b.text))
+		parts[i].text("text", b.text)
 	}
-	return list(parts)
+	m.list("content", parts)
 }
 
 // misplaced refuses a known block where it does not belong. An unknown one is
@@ -218,13 +224,16 @@ func (p *parser) blocks(param string) ([]block, error) {
 	switch p.dec.PeekKind() {
 	case '"':
 		text, err := p.str(param)
-		return []block{{kind: "text", text: bytes.Clone(text)}}, err
+		return []block{{kind: "text", text: text}}, err
 	case '[', 0:
 	default:
 		return nil, invalid(param, "this must be a string or a list of blocks")
 	}
 	var out []block
 	err := p.array(func(int) error {
+		if err := another(&p.entries.parts, param); err != nil {
+			return err
+		}
 		if k := p.dec.PeekKind(); k != '{' && k != 0 {
 			return invalid(param, "each block must be an object")
 		}
@@ -306,8 +315,16 @@ func (p *parser) blockField(b *block, param, key string) (err error) {
 
 func (p *parser) bytes(into *[]byte, param string) error {
 	text, err := p.str(param)
-	*into = bytes.Clone(text)
+	*into = text
 	return err
+}
+
+// optionalBytes reads a string, which may be long, or null.
+func (p *parser) optionalBytes(into *[]byte, param string) error {
+	if p.null() {
+		return nil
+	}
+	return p.bytes(into, param)
 }
 
 // input is what the model wrote for a tool.
@@ -338,7 +355,8 @@ func (p *parser) source(b *block, param string) error {
 	if k := p.dec.PeekKind(); k != '{' && k != 0 {
 		return invalid(param, "this must be an object")
 	}
-	var kind, mediaType, data, url string
+	var kind, mediaType string
+	var data, url []byte
 	err := p.object(true, func(key string) error {
 		switch key {
 		case "type":
@@ -346,9 +364,9 @@ func (p *parser) source(b *block, param string) error {
 		case "media_type":
 			return p.optionalWord(&mediaType, param+".media_type")
 		case "data":
-			return p.optionalWord(&data, param+".data")
+			return p.optionalBytes(&data, param+".data")
 		case "url":
-			return p.optionalWord(&url, param+".url")
+			return p.optionalBytes(&url, param+".url")
 		case "file_id":
 			return unsupported(param+".file_id", "files that the provider keeps are not supported here")
 		default:
@@ -364,9 +382,9 @@ func (p *parser) source(b *block, param string) error {
 		if !slices.Contains(imageTypes, mediaType) {
 			return unsupported(param+".media_type", "this field accepts only "+strings.Join(imageTypes, ", "))
 		}
-		b.url = []byte("data:" + mediaType + ";base64," + data)
+		b.url = slices.Concat([]byte("data:"+mediaType+";base64,"), data)
 	case "url":
-		b.url = []byte(url)
+		b.url = url
 	default:
 		p.lose("part.type")
 	}

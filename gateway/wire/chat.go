@@ -22,6 +22,9 @@ func structured(p *parser, _ string) error {
 	return p.walk(FromField, true)
 }
 
+// maxSettingBytes is more than any setting that mustBe takes, with white space.
+const maxSettingBytes = 256
+
 // mustBe accepts null and the given raw values only. What it accepts means the
 // same as the field's absence.
 func mustBe(values ...string) field {
@@ -29,6 +32,9 @@ func mustBe(values ...string) field {
 		raw, err := p.dec.ReadValue()
 		if err != nil {
 			return err
+		}
+		if len(raw) > maxSettingBytes {
+			return unsupported(name, "this field does not accept that value")
 		}
 		compact := raw.Clone()
 		if err := compact.Compact(); err != nil {
@@ -105,7 +111,9 @@ func (p *parser) maxTokens(name string) error {
 // documents are retrieved passages that the template puts into the prompt.
 func (p *parser) documents(name string) error {
 	return p.list(name, func(int) error {
-		p.req.Documents++
+		if err := another(&p.req.Documents, name); err != nil {
+			return err
+		}
 		return p.walk(FromDocument, true)
 	})
 }

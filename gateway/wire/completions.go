@@ -38,12 +38,13 @@ func (p *parser) prompts(name string) error {
 	case '"', '0', 0:
 		return p.prompt(name)
 	case '[':
-		n := 0
 		err := p.array(func(int) error {
-			n++
+			if err := another(&p.entries.prompts, name); err != nil {
+				return err
+			}
 			return p.prompt(name)
 		})
-		if err == nil && n == 0 {
+		if err == nil && p.entries.prompts == 0 {
 			return invalid(name, "at least one text is required")
 		}
 		return err

@@ -23,6 +23,11 @@ func decode(op Operation, body []byte, limits Limits) (*Request, error) {
 	if err := limits.check(body); err != nil {
 		return nil, err
 	}
+	return parse(op, body, limits)
+}
+
+// parse reads a body that was checked.
+func parse(op Operation, body []byte, limits Limits) (*Request, error) {
 	p := newParser(op, body, limits)
 	if err := p.top(op); err != nil {
 		return nil, refusal(err)
@@ -39,7 +44,7 @@ func newParser(op Operation, body []byte, limits Limits) *parser {
 		depth:   limits.Depth,
 		req:     &Request{Operation: op.Name, Body: body, N: 1, op: op, maxTokens: map[string]int64{}},
 		unknown: map[string]bool{},
-		message: -1,
+		message: -1, under: -1,
 	}
 }
 

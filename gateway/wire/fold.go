@@ -15,6 +15,8 @@ type foldSet struct {
 
 const foldListMax = 12
 
+func (s *foldSet) size() int { return max(len(s.list), len(s.set)) }
+
 // add reports whether name is new.
 func (s *foldSet) add(name string) bool {
 	if s.set != nil {

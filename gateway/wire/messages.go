@@ -14,6 +14,9 @@ func (p *parser) messages(name string) error {
 	}
 	err := p.array(func(i int) error {
 		p.message = i
+		if err := another(&p.entries.messages, name); err != nil {
+			return err
+		}
 		if k := p.dec.PeekKind(); k != '{' && k != 0 {
 			return invalid(name, "each message must be an object")
 		}
@@ -52,7 +55,12 @@ func (p *parser) messageField(m *Message, key string) error {
 	case "tool_call_id":
 		return p.optional(&m.ToolCallID, "messages.tool_call_id")
 	case "tool_calls":
-		return p.list("messages.tool_calls", func(int) error { return p.toolCall(m) })
+		return p.list("messages.tool_calls", func(int) error {
+			if err := another(&p.entries.calls, "messages.tool_calls"); err != nil {
+				return err
+			}
+			return p.toolCall(m)
+		})
 	case "function_call":
 		return p.functionCall(m)
 	case "refusal", "reasoning", "reasoning_content":
@@ -99,7 +107,12 @@ func (p *parser) content(m *Message) error {
 		m.Parts = append(m.Parts, Part{"text", text})
 		return err
 	case '[':
-		return p.array(func(int) error { return p.part(m) })
+		return p.array(func(int) error {
+			if err := another(&p.entries.parts, "messages.content"); err != nil {
+				return err
+			}
+			return p.part(m)
+		})
 	case 0:
 		_, err := p.dec.ReadToken()
 		return err
@@ -174,7 +187,7 @@ func (p *parser) media(key string) error {
 	switch p.dec.PeekKind() {
 	case '{':
 		return p.object(true, func(key string) error {
-			p.record(FromField, []byte(key))
+			p.record(FromField, plainText)
 			return p.media(key)
 		})
 	case '"':
@@ -200,7 +213,7 @@ func (p *parser) mediaString(key string) error {
 	case "file_id", "id":
 		p.req.ExternalState = true
 	}
-	p.record(FromField, text)
+	p.record(FromField, plainText)
 	return nil
 }
 

@@ -15,7 +15,11 @@ type parser struct {
 	depth   int // deepest nesting allowed
 	req     *Request
 	unknown map[string]bool
-	message int // index of the message being read, or -1
+	message int   // index of the message being read, or -1
+	under   int32 // span of the name whose free content is being read, or -1
+	last    span  // where the name, string or number read last stands
+
+	entries struct{ messages, parts, calls, prompts int } // in all
 
 	into *translation // of a body that is translated; nil otherwise
 }
@@ -32,7 +36,11 @@ func (p *parser) object(fold bool, member func(name string) error) error {
 		if err != nil {
 			return err
 		}
+		p.mark(raw)
 		name := string(unquote(raw))
+		if fold && names.size() == maxEntries {
+			return invalid("", "an object has more than "+strconv.Itoa(maxEntries)+" names")
+		}
 		if fold && !names.add(name) {
 			return &Error{MalformedJSON, "", "an object has two names that differ only in case"}
 		}
@@ -85,6 +93,7 @@ func (p *parser) str(param string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.mark(raw)
 	return unquote(raw), nil
 }
 
@@ -92,15 +101,25 @@ func (p *parser) str(param string) ([]byte, error) {
 func (p *parser) text(param string, from Origin) ([]byte, error) {
 	data, err := p.str(param)
 	if err == nil {
-		p.record(from, data)
+		p.record(from, plainText)
 	}
 	return data, err
 }
 
-func (p *parser) record(from Origin, data []byte) {
-	if len(data) > 0 {
-		p.req.texts = append(p.req.texts, Text{from, p.message, data})
+// mark remembers where the value that was just read stands.
+func (p *parser) mark(raw jsontext.Value) {
+	end := p.dec.InputOffset()
+	p.last = span{start: uint32(end - int64(len(raw))), end: uint32(end)}
+}
+
+// record keeps what was marked last as a text.
+func (p *parser) record(from Origin, role spanRole) {
+	if p.body[p.last.start] == '"' && p.last.end-p.last.start == 2 {
+		return // nothing between the quotes
 	}
+	s := p.last
+	s.message, s.under, s.origin, s.role = int32(p.message), p.under, from, role
+	p.req.spans = append(p.req.spans, s)
 }
 
 // boolean reads true or false; null counts as false.
@@ -150,6 +169,7 @@ func (p *parser) number() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.mark(raw)
 	if len(raw) > maxNumberBytes {
 		return nil, &Error{MalformedJSON, "", "a number is too long"}
 	}
@@ -163,7 +183,7 @@ func (p *parser) number() ([]byte, error) {
 }
 
 // walk reads any value and records its strings. In free content, names may
-// differ in case, and names and long numbers are recorded too, since they can
+// differ in case, and names and numbers are recorded too, since they can
 // carry what a string could.
 func (p *parser) walk(from Origin, free bool) error {
 	switch p.dec.PeekKind() {
@@ -182,7 +202,9 @@ func (p *parser) walk(from Origin, free bool) error {
 	case '0':
 		raw, err := p.number()
 		if err == nil && free && len(raw) >= shortestTellingNumber {
-			p.record(from, raw)
+			p.record(from, plainText)
+		} else if err == nil && free && p.under >= 0 {
+			p.record(from, shortNumber)
 		}
 		return err
 	default:
@@ -191,21 +213,28 @@ func (p *parser) walk(from Origin, free bool) error {
 	}
 }
 
-// unlisted reads the value of a name that no table lists: both are content.
+// unlisted reads the value of a name that no table lists: both are content. The
+// name must be what was read last.
 func (p *parser) unlisted(from Origin, name string) error {
-	p.record(from, []byte(name))
-	return p.walk(from, true)
+	outer := p.under
+	if name != "" {
+		p.record(from, memberName)
+		p.under = int32(len(p.req.spans) - 1)
+	}
+	err := p.walk(from, true)
+	p.under = outer
+	return err
 }
 
 // shortestTellingNumber is the length of a social security number, the shortest
-// number that a detector knows.
+// number that a detector knows without a word beside it.
 const shortestTellingNumber = 9
 
 // skip reads any value and records nothing.
 func (p *parser) skip() error {
-	texts := len(p.req.texts)
+	texts := len(p.req.spans)
 	err := p.walk(FromField, false)
-	p.req.texts = p.req.texts[:texts]
+	p.req.spans = p.req.spans[:texts]
 	return err
 }
 

@@ -2,8 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"iter"
-	"slices"
 	"strconv"
 
 	"github.com/sallyport-ai/sallyport/routing/splice"
@@ -41,7 +39,7 @@ type Request struct {
 	lost      string           // place of something that could not be translated
 	thinking  bool             // the client wants to see reasoning
 	maxTokens map[string]int64 // limits that the client named, by field
-	texts     []Text
+	spans     []span           // texts
 }
 
 // Tool is a tool that the request declares.
@@ -84,32 +82,6 @@ type ToolCall struct {
 	Type string
 	Name string
 }
-
-// Origin says where in a request a text stands.
-type Origin string
-
-// The origins. Texts of one origin that follow each other may be read as one;
-// what could stand between two pieces of prose is therefore of another.
-const (
-	FromMessage  Origin = "message"   // prose of a message
-	FromToolCall Origin = "tool_call" // names and arguments of calls
-	FromTool     Origin = "tool"      // declarations
-	FromDocument Origin = "document"
-	FromField    Origin = "field" // everything else
-)
-
-// Text is one string of the body, unescaped.
-type Text struct {
-	Origin  Origin
-	Message int // index in messages[], -1 elsewhere
-	Data    []byte
-}
-
-// Texts yields every text that a detector must see, in the order of the body:
-// content of all roles, tool definitions and arguments, documents, schemas,
-// names and metadata. Only media payloads are left out ([Request.Media]). The
-// bytes may alias the body and must not be changed.
-func (r *Request) Texts() iter.Seq[Text] { return slices.Values(r.texts) }
 
 // Edits are what the gateway changes in a body on its way to the engine.
 type Edits struct {

@@ -98,16 +98,17 @@ func (p *parser) inputItems(name string) error {
 	default:
 		return invalid(name, "this must be a text or a list of items")
 	}
-	items := 0
 	err := p.array(func(int) error {
 		if k := p.dec.PeekKind(); k != '{' && k != 0 {
 			return invalid(name, "each item must be an object")
 		}
-		items++
+		if err := another(&p.entries.messages, name); err != nil {
+			return err
+		}
 		p.message = len(p.req.Messages)
 		return p.inputItem()
 	})
-	if err == nil && items == 0 {
+	if err == nil && p.entries.messages == 0 {
 		return invalid(name, "at least one item is required")
 	}
 	return err
@@ -203,7 +204,12 @@ func (p *parser) itemContent(m *Message, param string) error {
 		m.Parts = append(m.Parts, Part{"text", text})
 		return err
 	case '[':
-		return p.array(func(int) error { return p.itemPart(m, param) })
+		return p.array(func(int) error {
+			if err := another(&p.entries.parts, param); err != nil {
+				return err
+			}
+			return p.itemPart(m, param)
+		})
 	case '{':
 		return p.itemPart(m, param)
 	default:

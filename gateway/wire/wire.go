@@ -21,6 +21,14 @@
 // cache, its queue or its network. Deeper, an unknown type or field does not
 // refuse the request but is noted in [Request.Unknown], and classification
 // does the rest.
+//
+// # Memory
+//
+// What is made of a body is bounded by the number of its values, which is
+// checked first: at most 100,000 JSON values, and 10,000 each of messages or
+// items, content parts, tool calls, documents and prompts. Decoding allocates
+// some six times the body at most, and 24 MiB. Texts stay in the body until
+// they are read.
 package wire
 
 // Error is a refusal of what the client sent. Message is for the client and
@@ -60,15 +68,23 @@ type Limits struct {
 
 const (
 	defaultBodyBytes = 16 << 20
+	mostBodyBytes    = 1 << 30 // whatever the configuration says: places in it are 32 bits
 	defaultDepth     = 128
 	maxNumberBytes   = 64  // the longest number literal
 	maxExponent      = 400 // a little more than any float64 needs
 	maxModelBytes    = 256
 )
 
-// check refuses a body that is too long, as it came or as it was translated.
+// check refuses a body that is too long or holds too much.
 func (l Limits) check(body []byte) error {
-	if len(body) > l.BodyBytes {
+	if err := l.size(body); err != nil {
+		return err
+	}
+	return count(body)
+}
+
+func (l Limits) size(body []byte) error {
+	if len(body) > min(l.BodyBytes, mostBodyBytes) {
 		return &Error{TooLarge, "", "the body is larger than this gateway accepts"}
 	}
 	return nil
