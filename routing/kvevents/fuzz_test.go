@@ -163,6 +163,21 @@ func TestDecodeInvertsEncode(t *testing.T) {
 	})
 }
 
+func TestAStoreWithoutBlocksHidesNoSalt(t *testing.T) {
+	want := newEvent()
+	want.Type, want.Hashes, want.Tokens, want.BlockSize, want.Group, want.LoRAID = Stored, []Hash{}, []uint32{}, 1, 0, 0
+	for _, form := range []Form{FormMap, FormArray} {
+		var d Decoder
+		b, err := d.Decode(AppendBatch(nil, &Batch{TS: 1, Rank: 0, Events: []Event{want}}, form))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !equalEvent(b.Events[0], want) {
+			t.Errorf("got %+v, want %+v", b.Events[0], want)
+		}
+	}
+}
+
 func TestEncoderDerivesExtraKeys(t *testing.T) {
 	ev := newEvent()
 	ev.Type, ev.BlockSize, ev.Tokens = Stored, 1, []uint32{1, 2}

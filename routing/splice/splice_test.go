@@ -34,6 +34,7 @@ func TestApply(t *testing.T) {
 		{"the first member is deleted with its comma", `{ "a":1 , "b":2}`, []Edit{Delete("a")}, `{ "b":2}`},
 		{"a middle member is deleted with one comma", `{"a":1, "b":2 , "c":3}`, []Edit{Delete("b")}, `{"a":1 , "c":3}`},
 		{"the last member is deleted with the comma before", `{"a":1 , "b":2 }`, []Edit{Delete("b")}, `{"a":1 }`},
+		{"a first member without a name is deleted with its comma", `{"":1,"a":1}`, []Edit{Delete("")}, `{"a":1}`},
 		{"the only member is deleted", `{ "a":1 }`, []Edit{Delete("a")}, `{  }`},
 		{"the first two are deleted", `{"a":1, "b":2, "c":3}`, []Edit{Delete("b"), Delete("a")}, `{"c":3}`},
 		{"the last two are deleted", `{"a":1, "b":2, "c":3}`, []Edit{Delete("b"), Delete("c")}, `{"a":1}`},
