@@ -23,7 +23,8 @@
 // # Concurrency
 //
 // A stream belongs to one goroutine. Namespaces are spread over shards, each
-// with a read-write lock whose waiters do not sleep (lock.go); a store holds it for at most 1,024 blocks.
+// with a read-write lock whose waiters look before they sleep (lock.go); a store
+// holds it for at most 1,024 blocks.
 package kvindex
 
 import (
