@@ -1,8 +1,8 @@
 package policy
 
-// Input is the question that Rego is asked: CONTRACTS "Policy". It holds no
-// prompt text, no time and no request id, so that the same input always has the
-// same answer and a recorded one can be replayed.
+// Input is the question that Rego is asked; policies/schema/input.json has the
+// same shape. It holds no prompt text, no time and no request id, so that the
+// same input always has the same answer and a recorded one can be replayed.
 type Input struct {
 	V          int            `json:"v"`
 	Principal  InputPrincipal `json:"principal"`

@@ -18,8 +18,8 @@ type question struct {
 	value ast.Value
 }
 
-// newQuestion makes absent lists empty, as CONTRACTS has them, and refuses
-// text that is not UTF-8, which JSON could not record faithfully.
+// newQuestion makes absent lists empty, as policies/schema/input.json has them,
+// and refuses text that is not UTF-8, which JSON could not record faithfully.
 func newQuestion(in Input) (question, error) {
 	in = withLists(in)
 	w := &valueWriter{}
