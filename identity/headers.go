@@ -14,12 +14,6 @@ const (
 	dpopHeader          = "Dpop"
 )
 
-// AcceptedHeaders are the headers that authentication reads, in canonical form.
-// What is accepted here is what [StripIdentityHeaders] removes first.
-func AcceptedHeaders() []string {
-	return []string{authorizationHeader, apiKeyHeader, dpopHeader}
-}
-
 // Scheme is how a token was presented.
 type Scheme string
 
@@ -138,57 +132,6 @@ func credentialInURL(r *http.Request) string {
 		}
 	}
 	return ""
-}
-
-// spoofable are headers, beside those accepted, in which one proxy tells the
-// next who is calling. Nobody tells this gateway, and it tells no upstream.
-// Names are in normal form; a final '*' stands for any rest.
-var spoofable = []string{
-	"cookie", "cookie2", "set-cookie", "proxy-authorization", "proxy-authenticate", "www-authenticate",
-	"forwarded", "via", "x-forwarded-*", "x-real-ip", "x-client-cert*", "x-ssl-*", "ssl-client-*", "client-cert*",
-	"remote-user", "remote-groups", "remote-email", "remote-name", "x-remote-*", "x-webauth-*",
-	"x-tenant*", "x-user*", "x-email*", "x-group*", "x-role*", "x-scope*", "x-org*", "x-auth*", "x-identity*",
-	"x-principal*", "x-subject*", "x-client-id*", "x-consumer-*", "x-credential-*", "x-spiffe*", "x-svid*",
-	"x-jwt-*", "x-access-token", "x-id-token", "x-goog-authenticated-*", "x-goog-iap-*", "x-amzn-oidc-*", "x-ms-client-principal*",
-	"api-key", "apikey", "sallyport-*",
-}
-
-// StripIdentityHeaders removes from h every header that says, or could be taken
-// by somebody downstream to say, who is calling: those of [AcceptedHeaders],
-// the usual ones of proxies, in whatever spelling, and those that the
-// Connection header nominates. Authenticate first, then strip.
-func StripIdentityHeaders(h http.Header) {
-	nominated := make(map[string]bool)
-	for key, values := range h {
-		if normal(key) != "connection" {
-			continue
-		}
-		for _, value := range values {
-			for name := range strings.SplitSeq(value, ",") {
-				nominated[normal(strings.TrimSpace(name))] = true
-			}
-		}
-	}
-	for key := range h {
-		if name := normal(key); nominated[name] || name == "connection" || isIdentityHeader(name) {
-			delete(h, key)
-		}
-	}
-}
-
-func isIdentityHeader(name string) bool {
-	for _, accepted := range AcceptedHeaders() {
-		if name == normal(accepted) {
-			return true
-		}
-	}
-	for _, pattern := range spoofable {
-		prefix, open := strings.CutSuffix(pattern, "*")
-		if name == prefix || (open && strings.HasPrefix(name, prefix)) {
-			return true
-		}
-	}
-	return false
 }
 
 // normal is a header's name as CGI and many frameworks see it, for which
