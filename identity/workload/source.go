@@ -2,9 +2,10 @@
 // made from it.
 //
 // Start at [NewSource], which reads X.509-SVIDs, and if asked the keys of
-// JWT-SVIDs, from the SPIFFE Workload API and keeps them fresh, then at [ServerConfig] and [ClientConfig], which turn
-// a source and an [Authorizer] into a tls.Config. [IsIdentityError] tells a
-// peer that is somebody else from a network that is broken.
+// JWT-SVIDs, from the SPIFFE Workload API and keeps them fresh, then at
+// [ServerConfig] and [ClientConfig], which turn a source and an [Authorizer]
+// into a tls.Config. [IsIdentityError] tells a peer that is somebody else from a
+// network that is broken.
 //
 // # Why not go-spiffe's own TLS configurations
 //
@@ -169,10 +170,6 @@ func (s *Source) Remaining() time.Duration {
 	}
 	return max(0, time.Until(svid.Certificates[0].NotAfter))
 }
-
-// Updated receives a value after each rotation. It holds one value, so it is
-// for a single reader.
-func (s *Source) Updated() <-chan struct{} { return s.x509.Updated() }
 
 // Close ends the watch on the Workload API. The source then proves nothing.
 func (s *Source) Close() error {
