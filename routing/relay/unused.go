@@ -37,7 +37,7 @@ func (u *unused) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for c := range u.conns {
-		_ = c.Close()
+		_ = c.Close() // nothing was asked on it
 	}
 	u.conns, u.done = nil, true
 }
