@@ -276,17 +276,24 @@ func (c *gatewayConfig) check(k checker) {
 
 // issuer leaves to package oidc what only it can tell, such as algorithms.
 func (k checker) issuer(at string, i oidc.Config) {
-	k.url(at+".url", i.URL)
 	if i.JWKSFile != "" {
 		k.file(at+".jwks_file", i.JWKSFile)
-	} else {
-		k.url(at+".jwks_url", i.JWKSURL)
 	}
-	k.required(at+".audience", i.Audience)
-	k.required(at+".tenant_claim", i.TenantClaim)
-	if len(i.Algorithms) == 0 {
-		k.f.Problem(at+".algorithms", "required, for example [ES256]")
+	for _, problem := range each(i.Check()) {
+		field, what, _ := strings.Cut(problem.Error(), ": ")
+		k.f.Problem(at+"."+field, "%s", what)
 	}
+}
+
+// each takes joined errors apart.
+func each(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
 }
 
 func (c *gatewayConfig) checkPools(k checker) {
@@ -353,8 +360,10 @@ func (c *relayConfig) check(k checker) {
 		k.address("admin.address", c.Admin.Address)
 	}
 	k.socket("identity.workload_socket", c.Identity.WorkloadSocket)
-	k.required("engine.url", c.Engine.URL)
-	k.oneOf("engine.kind", c.Engine.Kind, "vllm", "sglang", "external")
+	engine := c.relayEngine()
+	for _, problem := range each(engine.Check()) {
+		k.f.Problem("engine", "%s", strings.TrimPrefix(problem.Error(), "engine: "))
+	}
 	k.oneOf("engine.events.mode", c.Engine.Events.Mode, "", "connect", "listen")
 	k.required("pool", c.Pool)
 	if len(c.Gateways) == 0 {

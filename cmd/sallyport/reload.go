@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"syscall"
 	"time"
 
@@ -95,7 +96,7 @@ func (p *gatewayProcess) reload(ctx context.Context, cause string) {
 		ch.Policy, err = p.apply(ctx, next)
 	}
 	if err != nil {
-		ch.Result, ch.Detail = "refused", err.Error()
+		ch.Result, ch.Detail = "refused", shortened(err.Error())
 		p.logger.Error("configuration not reloaded; going on as before", "error", err)
 	} else {
 		p.logger.Info("configuration reloaded", "from", ch.From, "to", ch.To)
@@ -103,10 +104,15 @@ func (p *gatewayProcess) reload(ctx context.Context, cause string) {
 	p.recordChange(ctx, ch)
 }
 
-// apply makes everything that the new configuration needs before it changes
-// anything that the old one uses.
+// apply tries everything that can fail before it changes anything: the policy is
+// the last, and swaps itself in whole or not at all. It returns the policy that
+// was activated, if it is another one.
 func (p *gatewayProcess) apply(ctx context.Context, next gatewayConfig) (*policy.Activation, error) {
 	if err := p.cfg.mayBecome(next); err != nil {
+		return nil, err
+	}
+	found, err := discover(ctx, next)
+	if err != nil {
 		return nil, err
 	}
 	live, err := buildLive(context.WithoutCancel(ctx), next, p.source, p.logger)
@@ -119,16 +125,11 @@ func (p *gatewayProcess) apply(ctx context.Context, next gatewayConfig) (*policy
 		live.close()
 		return nil, err
 	}
-	targets, err := p.targets(ctx, next)
-	if err == nil {
-		err = p.fleet.SetTargets(targets)
-	}
-	if err == nil {
-		err = p.gateway.Swap(live.Live)
-	}
-	if err != nil {
-		live.close()
-		return nil, fmt.Errorf("%w (policy %s stays active)", err, activation.Revision)
+	// Neither can fail now: addresses were found once each, and the live part
+	// has its ways to authenticate, or the file would not have passed.
+	targets := p.inRegions(found)
+	if err := errors.Join(p.fleet.SetTargets(targets), p.gateway.Swap(live.Live)); err != nil {
+		p.logger.Error("reloaded policy, but not all of the configuration", "error", err)
 	}
 	p.live.Swap(live).close()
 	p.cfg, p.found = next, targets
@@ -136,7 +137,10 @@ func (p *gatewayProcess) apply(ctx context.Context, next gatewayConfig) (*policy
 	if before.Digest == activation.Digest {
 		return nil, nil
 	}
-	return &activation, recordActivation(ctx, p.log, activation)
+	if err := recordActivation(ctx, p.log, activation); err != nil {
+		p.logger.Error("policy activation not recorded", "error", err)
+	}
+	return &activation, nil
 }
 
 // mayBecome refuses a change of what only a restart can change.
@@ -190,10 +194,27 @@ func (c gatewayConfig) discovers() bool {
 	return false
 }
 
-// targets are the replicas of the configuration and those found by file and
-// name. Where two say the same address, the first counts. With an error come
-// those that could be found all the same.
+// targets are the replicas there should be now. With an error come those that
+// could be found all the same.
 func (p *gatewayProcess) targets(ctx context.Context, cfg gatewayConfig) ([]fleet.Target, error) {
+	found, err := discover(ctx, cfg)
+	return p.inRegions(found), err
+}
+
+// inRegions adds the region of each target's pool, which is data of the policy.
+func (p *gatewayProcess) inRegions(targets []fleet.Target) []fleet.Target {
+	snap := p.policy.Snapshot()
+	for i := range targets {
+		data, _ := snap.Pool(targets[i].Pool) // activation has checked that the pools agree
+		targets[i].Region = data.Region
+	}
+	return targets
+}
+
+// discover lists the replicas of the configuration and those found by file and
+// name, each address and identity once: where two say the same, the first
+// counts.
+func discover(ctx context.Context, cfg gatewayConfig) ([]fleet.Target, error) {
 	var out []fleet.Target
 	seen := make(map[string]bool)
 	add := func(t fleet.Target) {
@@ -202,11 +223,9 @@ func (p *gatewayProcess) targets(ctx context.Context, cfg gatewayConfig) ([]flee
 			out = append(out, t)
 		}
 	}
-	snap := p.policy.Snapshot()
 	var errs []error
 	for _, pool := range cfg.Pools {
-		data, _ := snap.Pool(pool.Name) // activation has checked that the pools agree
-		like := fleet.Target{Pool: pool.Name, Region: data.Region, Members: pool.Members, Models: pool.Models}
+		like := fleet.Target{Pool: pool.Name, Members: pool.Members, Models: pool.Models}
 		for _, r := range pool.Replicas {
 			t := like
 			t.Address, t.ID = r.Address, r.ID
@@ -271,4 +290,13 @@ func poolNames(cfg gatewayConfig) []string {
 		names[i] = p.Name
 	}
 	return names
+}
+
+// shortened bounds text for a record: a file can have any number of problems.
+func shortened(s string) string {
+	const most = 4 << 10
+	if len(s) <= most {
+		return s
+	}
+	return fmt.Sprintf("%s… (%d more bytes)", strings.ToValidUTF8(s[:most], ""), len(s)-most)
 }

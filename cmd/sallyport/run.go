@@ -15,6 +15,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/policy"
 )
 
@@ -133,8 +134,9 @@ func lastRevision(dir string) (string, error) {
 // unversioned is the revision of a bundle whose manifest names none.
 const unversioned = "unversioned"
 
-// checkGateway goes as far as a gateway can without its network: every file
-// that it names must be what it is meant to be.
+// checkGateway goes as far as a gateway can before it listens or talks to
+// anybody: every file that it names must be what it is meant to be, and every
+// name of a pool must be known.
 func checkGateway(ctx context.Context, cfg gatewayConfig) error {
 	_, perr := policy.Load(ctx, policyConfigOf(cfg, nil))
 	_, merr := loadPrompts(cfg.Models)
@@ -144,5 +146,8 @@ func checkGateway(ctx context.Context, cfg gatewayConfig) error {
 	if cfg.Identity.APIKeys.File != "" {
 		_, kerr = apiKeys(cfg.Identity.APIKeys, nil)
 	}
-	return errors.Join(perr, merr, serr, cerr, kerr)
+	_, lerr := tlog.ReadKeyFile(cfg.Audit.KeyFile)
+	_, terr := workload.FileCertificate(cfg.Listen.CertFile, cfg.Listen.KeyFile)
+	_, derr := discover(ctx, cfg)
+	return errors.Join(perr, merr, serr, cerr, kerr, lerr, terr, derr)
 }

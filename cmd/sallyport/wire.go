@@ -373,6 +373,14 @@ type relayProcess struct {
 	source *workload.Source
 }
 
+func (c relayConfig) relayEngine() relay.Engine {
+	return relay.Engine{
+		URL: c.Engine.URL, Kind: relay.Kind(c.Engine.Kind), Ranks: c.Engine.Ranks,
+		BlockSize: c.Engine.BlockSize, NumBlocks: c.Engine.NumBlocks, CredentialFile: c.Engine.CredentialFile,
+		Events: relay.Events{Endpoint: c.Engine.Events.Endpoint, Replay: c.Engine.Events.Replay, Listen: c.Engine.Events.Mode == "listen"},
+	}
+}
+
 // buildRelay makes a relay from its configuration and binds its listeners.
 func buildRelay(ctx context.Context, cfg relayConfig, logger *slog.Logger) (*relayProcess, error) {
 	source, err := workload.NewSource(ctx, workload.SourceConfig{Socket: cfg.Identity.WorkloadSocket, Logger: logger})
@@ -381,11 +389,7 @@ func buildRelay(ctx context.Context, cfg relayConfig, logger *slog.Logger) (*rel
 	}
 	rc := relay.Config{
 		Listen: cfg.Listen.Address, Source: source, Pool: cfg.Pool,
-		Engine: relay.Engine{
-			URL: cfg.Engine.URL, Kind: relay.Kind(cfg.Engine.Kind), Ranks: cfg.Engine.Ranks,
-			BlockSize: cfg.Engine.BlockSize, NumBlocks: cfg.Engine.NumBlocks, CredentialFile: cfg.Engine.CredentialFile,
-			Events: relay.Events{Endpoint: cfg.Engine.Events.Endpoint, Replay: cfg.Engine.Events.Replay, Listen: cfg.Engine.Events.Mode == "listen"},
-		},
+		Engine:        cfg.relayEngine(),
 		AllowUnpinned: cfg.Environment == "demo",
 		SaltKeyFile:   cfg.SaltKeyFile, SaltDomain: cfg.SaltDomain,
 		Log:   relay.LogFiles{Dir: cfg.Log.Dir, KeyFile: cfg.Log.KeyFile},

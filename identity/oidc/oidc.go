@@ -137,7 +137,7 @@ func newIssuer(config Config, options Options) (*issuer, error) {
 	if config.MaxLifetime == 0 {
 		config.MaxLifetime = defaultMaxLifetime
 	}
-	if err := config.check(); err != nil {
+	if err := config.Check(); err != nil {
 		return nil, err
 	}
 	keys, err := newKeySet(config, options)
@@ -162,7 +162,9 @@ func newIssuer(config Config, options Options) (*issuer, error) {
 	}, nil
 }
 
-func (c *Config) check() error {
+// Check returns every problem of c, joined, each as "field: what is wrong". It
+// fetches nothing.
+func (c Config) Check() error {
 	var problems []error
 	if err := requireSecure(c.URL); err != nil {
 		problems = append(problems, fmt.Errorf("url: %w", err))
@@ -182,7 +184,7 @@ func (c *Config) check() error {
 		}
 	}
 	if (c.JWKSURL == "") == (c.JWKSFile == "") {
-		problems = append(problems, errors.New("jwks_url, jwks_file: exactly one is required"))
+		problems = append(problems, errors.New("jwks_url: exactly one of it and jwks_file is required"))
 	}
 	if c.JWKSURL != "" {
 		if err := requireSecure(c.JWKSURL); err != nil {

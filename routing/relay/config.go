@@ -104,7 +104,7 @@ func (c *Config) check() (pinned, error) {
 	if (c.Log.Dir == "") != (c.Log.KeyFile == "") {
 		bad("log needs both a directory and a key file")
 	}
-	errs = append(errs, c.Engine.check())
+	errs = append(errs, c.Engine.Check())
 	if len(c.Gateways) == 0 {
 		bad("no gateway is allowed")
 	}
@@ -129,9 +129,10 @@ func (c *Config) check() (pinned, error) {
 	return p, errors.Join(errs...)
 }
 
-func (e *Engine) check() error {
+// Check returns every problem of e, joined. It asks the engine nothing.
+func (e *Engine) Check() error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("relay: engine: "+format, args...)) }
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("engine: "+format, args...)) }
 	if _, err := e.target(); err != nil {
 		errs = append(errs, err)
 	}
@@ -176,21 +177,21 @@ func (e *Engine) ranks() int { return max(1, e.Ranks) }
 func (e *Engine) target() (*url.URL, error) {
 	u, err := url.Parse(e.URL)
 	if err != nil {
-		return nil, fmt.Errorf("relay: engine: %w", err)
+		return nil, fmt.Errorf("engine: %w", err)
 	}
 	switch {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("relay: engine: url has more than an address")
+		return nil, fmt.Errorf("engine: url has more than an address")
 	case u.Scheme == "unix" && u.Host == "" && u.Path != "" && e.Kind != External:
 		return u, nil
 	case u.Path != "" && u.Path != "/":
-		return nil, fmt.Errorf("relay: engine: url has a path")
+		return nil, fmt.Errorf("engine: url has a path")
 	case e.Kind == External && (u.Scheme == "https" || u.Scheme == "http" && loopback(u.Hostname())):
 		return u, nil
 	case e.Kind != External && u.Scheme == "http" && loopback(u.Hostname()):
 		return u, nil
 	}
-	return nil, fmt.Errorf("relay: engine: url %q is neither http on loopback nor unix (nor https of an external engine)", e.URL)
+	return nil, fmt.Errorf("engine: url %q is neither http on loopback nor unix (nor https of an external engine)", e.URL)
 }
 
 func loopback(host string) bool {
