@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // Denials counts refusals before authentication, which have no decision of
@@ -158,18 +156,13 @@ func (d *Denials) take() []*Record {
 	clear(d.others)
 	var records []*Record
 	for chunk := range slices.Chunk(all, denialsPerRecord) {
-		records = append(records, &Record{Kind: KindDenialSummary, ID: newID(), Denials: chunk})
+		records = append(records, &Record{Kind: KindDenialSummary, ID: NewID(), Denials: chunk})
 	}
 	return records
 }
 
 func (c denialCount) export(prefix, code string) DenialCount {
 	return DenialCount{Prefix: prefix, Code: code, Count: c.n, First: c.first, Last: c.last}
-}
-
-// newID returns the id of a record that is not about a decision.
-func newID() string {
-	return uuid.Must(uuid.NewV7()).String() // fails only if the system has no random bytes
 }
 
 func prefixText(p netip.Prefix) string {

@@ -26,7 +26,7 @@ func openLog(t testing.TB) (*tlog.Log, string) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "log")
-	l, err := tlog.Open(tlog.Config{Dir: dir, Key: key, SegmentBytes: 1 << 20})
+	l, err := tlog.Open(tlog.Config{Dir: dir, Key: key, Boot: audit.Gateway{SPIFFE: "spiffe://test/gw"}, SegmentBytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

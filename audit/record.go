@@ -39,11 +39,7 @@ const (
 	KindPolicy        Kind = "policy"
 	KindBoot          Kind = "boot"
 	KindHeartbeat     Kind = "heartbeat"
-	KindGap           Kind = "gap"
-	KindKeyRotation   Kind = "key_rotation"
 	KindSeal          Kind = "seal"
-	KindPrune         Kind = "prune"
-	KindExport        Kind = "export"
 	KindAccess        Kind = "access"
 	KindDenialSummary Kind = "denial_summary"
 	KindFleet         Kind = "fleet"
@@ -87,13 +83,12 @@ var (
 
 // Record is one leaf of the log. Which groups are set depends on Kind.
 type Record struct {
-	V      int    `json:"v"`
-	Kind   Kind   `json:"kind"`
-	ID     string `json:"id"`               // decision id, UUIDv7; for other kinds an id of its own
-	Parent string `json:"parent,omitempty"` // the first attempt's id for a later attempt's decision
-	Log    LogRef `json:"log"`
-	Salt   string `json:"salt"` // 16 random bytes, base64url, so that a published leaf hash cannot be guessed
-	Time   Time   `json:"time"`
+	V    int    `json:"v"`
+	Kind Kind   `json:"kind"`
+	ID   string `json:"id"` // decision id, UUIDv7; for other kinds an id of its own
+	Log  LogRef `json:"log"`
+	Salt string `json:"salt"` // 16 random bytes, base64url, so that a published leaf hash cannot be guessed
+	Time Time   `json:"time"`
 
 	Gateway   *Gateway        `json:"gateway,omitempty"`
 	Caller    *Caller         `json:"caller,omitempty"`

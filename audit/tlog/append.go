@@ -155,7 +155,7 @@ func (l *Log) encode(r *audit.Record) (*entry, error) {
 		return nil, fmt.Errorf("encode %s record: no log and time where they should be", r.Kind)
 	}
 	return &entry{
-		summary: summary{Kind: r.Kind, ID: r.ID, Parent: r.Parent, Attempt: r.Attempt, Status: r.Status},
+		summary: summary{Kind: r.Kind, ID: r.ID, Attempt: r.Attempt, Status: r.Status},
 		durable: r.Durability, head: before, tail: after,
 		leaf: make([]byte, 0, len(leaf)+3*maxDigits),
 		done: make(chan error, 1),

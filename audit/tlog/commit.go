@@ -64,7 +64,7 @@ func (l *Log) commitLoop() {
 			continue
 		}
 		// Closing, and the queue is empty.
-		if err := l.note(&audit.Record{Kind: audit.KindSeal, ID: newID(), Event: json.RawMessage(`{"reason":"shutdown"}`)}); err == nil {
+		if err := l.note(&audit.Record{Kind: audit.KindSeal, ID: audit.NewID(), Event: json.RawMessage(`{"reason":"shutdown"}`)}); err == nil {
 			l.drain()
 		}
 		return
@@ -121,7 +121,7 @@ func (l *Log) commit(batch []*entry) {
 		return
 	}
 	if err != nil {
-		l.log.Error("audit log write failed, going on in a new segment", "err", err)
+		l.log.Error("audit log write failed, going on in a new segment", "error", err)
 		for _, e := range batch {
 			e.answer(fmt.Errorf("%w: %w", audit.ErrUnavailable, err))
 		}
@@ -214,7 +214,7 @@ func (w *writer) writeMirror() bool {
 
 // dropMirror gives up the second directory until the log is opened again.
 func (w *writer) dropMirror(err error) {
-	w.log.Error("second audit directory failed: strict-2 is refused from now on", "err", err)
+	w.log.Error("second audit directory failed: strict-2 is refused from now on", "error", err)
 	// Its files are closed for their descriptors' sake; it has failed already.
 	_ = w.mirror.close()
 	w.mirror = nil
@@ -249,13 +249,13 @@ func (l *Log) owe(s summary, f *fate) {
 		return
 	}
 	if err := l.note(l.outcome(s, statusNotForwarded, f.reason(), f.detail())); err != nil {
-		l.log.Error("audit log cannot record that a decision was not forwarded", "id", s.ID, "attempt", s.Attempt, "err", err)
+		l.log.Error("audit log cannot record that a decision was not forwarded", "id", s.ID, "attempt", s.Attempt, "error", err)
 	}
 }
 
 // halt stops the log for good: every append fails until it is opened again.
 func (l *Log) halt(batch []*entry, err error) {
-	l.log.Error("audit log halted", "err", err)
+	l.log.Error("audit log halted", "error", err)
 	l.mu.Lock()
 	l.halted = err
 	batch = append(batch, l.queue...)

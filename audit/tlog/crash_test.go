@@ -35,7 +35,7 @@ func appendUntilKilled(dir string) {
 	if err != nil {
 		panic(err)
 	}
-	l, err := Open(Config{Dir: filepath.Join(dir, "log"), Key: key, SegmentBytes: minSegmentBytes, CheckpointEvery: 20 * time.Millisecond})
+	l, err := Open(Config{Dir: filepath.Join(dir, "log"), Key: key, Boot: self, SegmentBytes: minSegmentBytes, CheckpointEvery: 20 * time.Millisecond})
 	if err != nil {
 		panic(err)
 	}
@@ -121,7 +121,7 @@ func TestNothingAcknowledgedIsLostToKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Dir: filepath.Join(dir, "log"), Key: key}
+	cfg := Config{Dir: filepath.Join(dir, "log"), Key: key, Boot: self}
 	acked := make(map[uint64]string)
 	for i := range rounds {
 		wait := time.Duration(rand.Int64N(int64(120 * time.Millisecond)))
@@ -134,7 +134,7 @@ func TestNothingAcknowledgedIsLostToKill(t *testing.T) {
 			}
 		}
 	}
-	l := mustOpen(t, Config{Dir: cfg.Dir, Key: key, SegmentBytes: minSegmentBytes})
+	l := mustOpen(t, Config{Dir: cfg.Dir, Key: key, Boot: self, SegmentBytes: minSegmentBytes})
 	mustClose(t, l)
 	report := mustVerify(t, cfg)
 	if report.Boots < rounds/2+1 || report.Unresolved != 0 {
@@ -162,7 +162,7 @@ func TestSecondProcessCannotOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustOpen(t, Config{Dir: filepath.Join(dir, "log"), Key: key, SegmentBytes: minSegmentBytes})
+	mustOpen(t, Config{Dir: filepath.Join(dir, "log"), Key: key, Boot: self, SegmentBytes: minSegmentBytes})
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+dir)
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), ErrLocked.Error()) {
@@ -283,7 +283,7 @@ func TestTornTailIsCutAtEveryByte(t *testing.T) {
 	if err := os.WriteFile(path, whole[:after.offset-1], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Dir: dir, Key: key, SegmentBytes: minSegmentBytes}
+	cfg := Config{Dir: dir, Key: key, Boot: self, SegmentBytes: minSegmentBytes}
 	report, err := Verify(dir, key.Verifier(), VerifyOptions{})
 	if err != nil || report.Code != Truncated && report.Code != CRCMismatch {
 		t.Errorf("Verify of a torn log = %+v, %v", report, err)

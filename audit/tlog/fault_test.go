@@ -443,7 +443,7 @@ func TestStrict2NeedsBothDirectories(t *testing.T) {
 		mustAppend(t, l, strict2(i))
 	}
 	mustClose(t, l)
-	second := Config{Dir: cfg.Dir2, Key: key}
+	second := Config{Dir: cfg.Dir2, Key: key, Boot: self}
 	if a, b := mustVerify(t, cfg), mustVerify(t, second); a.RootHex != b.RootHex || a.Segments < 2 {
 		t.Errorf("directories differ: %+v and %+v", a, b)
 	}

@@ -133,6 +133,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	check(c.Dir != "", "no directory")
 	check(c.Key != nil, "no key")
+	check(c.Boot.SPIFFE != "", "no identity to write down")
 	check(c.Dir2 == "" || filepath.Clean(c.Dir2) != filepath.Clean(c.Dir), "second directory is the first")
 	check(c.SegmentBytes >= minSegmentBytes, fmt.Sprintf("segments of %d bytes are below the least size, %d", c.SegmentBytes, minSegmentBytes))
 	check(c.CheckpointEvery > 0 && c.HeartbeatEvery > 0 && c.BoundedInterval > 0 && c.BoundedRecords > 0, "a negative limit or interval")
@@ -291,7 +292,7 @@ func (l *Log) enterService(rec *recovered) error {
 	if err != nil {
 		return fmt.Errorf("encode boot record: %w", err)
 	}
-	_, err = l.Append(context.Background(), &audit.Record{Kind: audit.KindBoot, ID: newID(), Gateway: &l.cfg.Boot, Event: event})
+	_, err = l.Append(context.Background(), &audit.Record{Kind: audit.KindBoot, ID: audit.NewID(), Gateway: &l.cfg.Boot, Event: event})
 	return err
 }
 
@@ -363,7 +364,7 @@ func (l *Log) heartbeatLoop(ctx context.Context) {
 			return
 		case <-tick.C:
 			// Where this fails, the log is halted or closing and says so itself.
-			_ = l.note(&audit.Record{Kind: audit.KindHeartbeat, ID: newID()})
+			_ = l.note(&audit.Record{Kind: audit.KindHeartbeat, ID: audit.NewID()})
 		}
 	}
 }
@@ -371,13 +372,8 @@ func (l *Log) heartbeatLoop(ctx context.Context) {
 // outcome is the outcome that the log itself records for a decision.
 func (l *Log) outcome(s summary, status, reason, detail string) *audit.Record {
 	return &audit.Record{
-		Kind: audit.KindOutcome, ID: s.ID, Parent: s.Parent, Attempt: s.Attempt, Gateway: &l.cfg.Boot,
+		Kind: audit.KindOutcome, ID: s.ID, Attempt: s.Attempt, Gateway: &l.cfg.Boot,
 		Status: status, Reason: reason, Detail: detail,
 		Outcome: &audit.Outcome{Status: status, Inspected: audit.Inspected{Request: []string{}, Response: []string{}}},
 	}
-}
-
-// newID returns the id of a record that is not about a decision.
-func newID() string {
-	return uuid.Must(uuid.NewV7()).String() // fails only if the system has no random bytes
 }

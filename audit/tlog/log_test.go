@@ -32,12 +32,15 @@ func testKey(t testing.TB) *Key {
 	return key
 }
 
+// self is the gateway that writes the logs of these tests.
+var self = audit.Gateway{SPIFFE: "spiffe://test/gw", Build: "test", Config: strings.Repeat("0", 64)}
+
 // testConfig is a log with small segments and no heartbeat during the test.
 func testConfig(t testing.TB, key *Key) Config {
 	t.Helper()
 	return Config{
 		Dir: filepath.Join(t.TempDir(), "log"), Key: key, SegmentBytes: minSegmentBytes, HeartbeatEvery: time.Hour,
-		Boot: audit.Gateway{SPIFFE: "spiffe://test/gw", Build: "test", Config: strings.Repeat("0", 64)},
+		Boot: self,
 	}
 }
 
@@ -94,7 +97,7 @@ func decision(i int) *audit.Record {
 		})
 	}
 	return &audit.Record{
-		Kind: audit.KindDecision, ID: newID(), Attempt: 1, Status: statusAllowed,
+		Kind: audit.KindDecision, ID: audit.NewID(), Attempt: 1, Status: statusAllowed,
 		Caller:    &audit.Caller{Mode: "clear", Ref: fmt.Sprintf("user-%d", rng.IntN(1e6)), Tenant: tenant, Kind: "user", Method: "oidc"},
 		Policy:    &audit.Policy{Revision: "r1", Digest: fmt.Sprintf("%064x", rng.Uint64()), Rules: []string{"route.eu"}, EvalUS: rng.Int64N(300)},
 		Input:     json.RawMessage(fmt.Sprintf(`{"tenant":%q,"class":"chat","n":%d}`, tenant, rng.IntN(1e6))),
@@ -399,7 +402,7 @@ func TestSecondProcessIsLockedOut(t *testing.T) {
 
 func TestConfigIsCheckedWhole(t *testing.T) {
 	_, err := Open(Config{SegmentBytes: 1, BoundedRecords: -1})
-	for _, want := range []string{"no directory", "no key", "least size", "negative"} {
+	for _, want := range []string{"no directory", "no key", "no identity", "least size", "negative"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not mention %q", err, want)
 		}

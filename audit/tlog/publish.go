@@ -37,7 +37,7 @@ func (l *Log) publishLoop(ctx context.Context, rec *recovered) {
 		case err == nil:
 			l.unpublished.Store(0)
 		case l.unpublished.Add(1) == 1:
-			l.cfg.Logger.Error("audit log checkpoint not published", "err", err)
+			l.cfg.Logger.Error("audit log checkpoint not published", "error", err)
 		}
 	}
 	for publish(false); ; {

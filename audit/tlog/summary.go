@@ -13,7 +13,6 @@ import (
 type summary struct {
 	Kind    audit.Kind
 	ID      string
-	Parent  string
 	Attempt int
 	Status  string
 }
@@ -82,8 +81,6 @@ func (s *summary) field(name string) func(jsontext.Value) error {
 		return text((*string)(&s.Kind))
 	case `"id"`:
 		return text(&s.ID)
-	case `"parent"`:
-		return text(&s.Parent)
 	case `"status"`:
 		return text(&s.Status)
 	case `"attempt"`:

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
@@ -85,14 +83,10 @@ func (a *access) served(ctx context.Context, f *forwarded) error {
 	if err != nil {
 		return fmt.Errorf("encode access record: %w", err)
 	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return fmt.Errorf("name access record: %w", err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
 	_, err = a.log.Append(ctx, &audit.Record{
-		V: audit.Version, Kind: audit.KindAccess, ID: id.String(), Durability: audit.Strict, Status: "served", Event: event,
+		Kind: audit.KindAccess, ID: audit.NewID(), Durability: audit.Strict, Status: "served", Event: event,
 	})
 	return err
 }
