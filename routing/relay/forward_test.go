@@ -3,6 +3,7 @@ package relay
 import (
 	"bufio"
 	"context"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -139,7 +140,7 @@ func TestTheRelayRefuses(t *testing.T) {
 	if code, _ := w.post(used, chatBody); code != http.StatusOK {
 		t.Fatalf("first use: %d", code)
 	}
-	forger, err := ticket.NewKeySigner("example.org/gateway/a", forgedKey())
+	forger, err := ticket.NewSigner("example.org/gateway/a", func(msg []byte) ([]byte, error) { return ed25519.Sign(forgedKey(), msg), nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,6 @@
 package ticket
 
-import (
-	"crypto"
-	"crypto/ed25519"
-	"fmt"
-)
+import "fmt"
 
 // Signer signs tickets with the key of one gateway's log. It is safe for
 // concurrent use where its signing function is.
@@ -20,20 +16,6 @@ func NewSigner(origin string, sign func(msg []byte) ([]byte, error)) (*Signer, e
 		return nil, fmt.Errorf("ticket signer: needs a log origin and a signing function")
 	}
 	return &Signer{origin, sign}, nil
-}
-
-// NewKeySigner returns a signer that uses key, an Ed25519 key: an
-// ed25519.PrivateKey, or one kept by an HSM.
-func NewKeySigner(origin string, key crypto.Signer) (*Signer, error) {
-	if key == nil {
-		return nil, fmt.Errorf("ticket signer: no key")
-	}
-	if _, ok := key.Public().(ed25519.PublicKey); !ok {
-		return nil, fmt.Errorf("ticket signer: key is %T, want Ed25519", key.Public())
-	}
-	return NewSigner(origin, func(msg []byte) ([]byte, error) {
-		return key.Sign(nil, msg, crypto.Hash(0))
-	})
 }
 
 // Sign returns the header value for t. It sets the version and the log itself.
