@@ -19,7 +19,6 @@ package prompt
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,15 +37,14 @@ var ErrUnsupported = errors.New("prompt cannot be computed")
 
 // Model is a loaded model, for use by many goroutines.
 type Model struct {
-	tokenizer   *tokenizer.Tokenizer
-	template    *jinja.Template // nil if the model has none
-	parts       bool            // the template wants content as a list of parts
-	special     *jinja.Dict     // eos_token and its like, as template variables
-	defaults    *jinja.Dict     // chat_template_kwargs of the engine
-	around      error           // why what is added around a text is not known
-	cacheErr    error
-	now         func() time.Time
-	fingerprint string
+	tokenizer *tokenizer.Tokenizer
+	template  *jinja.Template // nil if the model has none
+	parts     bool            // the template wants content as a list of parts
+	special   *jinja.Dict     // eos_token and its like, as template variables
+	defaults  *jinja.Dict     // chat_template_kwargs of the engine
+	around    error           // why what is added around a text is not known
+	cacheErr  error
+	now       func() time.Time
 }
 
 // Config says what model to load, and how the engine that serves it was
@@ -109,7 +107,6 @@ func LoadFS(files fs.FS) (*Model, error) { return Open(Config{Files: files}) }
 func Open(c Config) (*Model, error) {
 	data := map[string][]byte{}
 	sums := map[string][sha256.Size]byte{}
-	digest := sha256.New()
 	for _, name := range []string{tokenizerFile, configFile, templateFile} {
 		b, err := fs.ReadFile(c.Files, name)
 		if errors.Is(err, fs.ErrNotExist) && name != tokenizerFile {
@@ -118,12 +115,9 @@ func Open(c Config) (*Model, error) {
 		if err != nil {
 			return nil, err
 		}
-		sum := sha256.Sum256(b)
-		data[name], sums[name] = b, sum
-		digest.Write([]byte(name))
-		digest.Write(sum[:])
+		data[name], sums[name] = b, sha256.Sum256(b)
 	}
-	m := &Model{special: &jinja.Dict{}, defaults: &jinja.Dict{}, now: c.clock(), fingerprint: hex.EncodeToString(digest.Sum(nil))}
+	m := &Model{special: &jinja.Dict{}, defaults: &jinja.Dict{}, now: c.clock()}
 	if err := templateArgs(m.defaults, c.TemplateArgs); err != nil {
 		return nil, fmt.Errorf("default chat_template_kwargs: %w", err)
 	}
@@ -163,11 +157,6 @@ func (c *Config) clock() func() time.Time {
 // CacheErr is why tables could not be read from Config.Cache or kept there,
 // for an operator to know. The model is good all the same.
 func (m *Model) CacheErr() error { return m.cacheErr }
-
-// Fingerprint is the hexadecimal SHA-256 over the names and SHA-256 of the
-// model's files: two models with the same one make the same prompts, if their
-// engines are started alike.
-func (m *Model) Fingerprint() string { return m.fingerprint }
 
 // VocabSize is the number of token ids.
 func (m *Model) VocabSize() int { return m.tokenizer.VocabSize() }

@@ -26,7 +26,7 @@ func TestTablesAreKeptAndUsed(t *testing.T) {
 	var kept os.FileInfo
 	for start := range 3 {
 		m := opened(t, cache)
-		if got := m.Encode(text, true); !slices.Equal(got, want) || m.CacheErr() != nil || m.Fingerprint() != small(t).Fingerprint() {
+		if got := m.Encode(text, true); !slices.Equal(got, want) || m.CacheErr() != nil {
 			t.Fatalf("start %d: %v, want %v; %v", start, got, want, m.CacheErr())
 		}
 		files, err := filepath.Glob(filepath.Join(cache, "*"))
