@@ -73,12 +73,10 @@ const (
 	SVIDMismatch     Reason = "svid_mismatch"
 	NoSVID           Reason = "no_svid"
 	Unhealthy        Reason = "unhealthy"
-	Draining         Reason = "draining"
 	Breaker          Reason = "breaker"
 	NoHeadroom       Reason = "no_headroom"
 	ModelMissing     Reason = "model_missing"
 	RouteNotIsolated Reason = "route_not_isolated"
-	WrongRegion      Reason = "region"
 	OverBound        Reason = "over_bound"
 	HolderDown       Reason = "holder_down"
 )

@@ -181,16 +181,6 @@ func (f *Fleet) Ready() error {
 	return nil
 }
 
-// Drain makes a replica ineligible for new requests, or eligible again.
-func (f *Fleet) Drain(replicaID string, drain bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if r := f.byID(replicaID); r != nil {
-		r.drained = drain
-		r.gen++
-	}
-}
-
 func (f *Fleet) byID(id string) *replica {
 	for _, r := range f.replicas {
 		if r.id == id {

@@ -43,9 +43,7 @@ type replica struct {
 	detail string
 	cancel context.CancelFunc // ends the present session; nil without one
 
-	drained  bool // by us
-	draining bool // by itself
-	breaker  breaker
+	breaker breaker
 
 	epoch     string
 	hello     *residencyv1.Hello // of this session or the last; never nil
@@ -109,11 +107,8 @@ func (r *replica) excluded(req *Request, now time.Time) routing.Reason {
 
 // state says why r takes no requests of any kind.
 func (r *replica) state(now time.Time) routing.Reason {
-	switch {
-	case r.down != "":
+	if r.down != "" {
 		return r.down
-	case r.drained || r.draining:
-		return routing.Draining
 	}
 	return r.breaker.state(now)
 }

@@ -99,7 +99,7 @@ func (f *Fleet) ended(r *replica, err error) {
 	after := r.down
 	f.mu.Unlock()
 	if after != before {
-		f.log.Warn("replica lost", "pool", r.target.Pool, "address", r.target.Address, "replica", id, "reason", after, "err", err)
+		f.log.Warn("replica lost", "pool", r.target.Pool, "address", r.target.Address, "replica", id, "reason", after, "error", err)
 	}
 }
 
@@ -303,7 +303,7 @@ func (s *session) hello(epoch string, h *residencyv1.Hello) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r.newEpoch(epoch)
-	r.hello, r.whole, r.refusing, r.draining = h, false, false, false
+	r.hello, r.whole, r.refusing = h, false, false
 	r.load = new(residencyv1.Load)
 	r.ranks = make([]rankState, h.GetRanks())
 	for i := range r.ranks {
@@ -400,9 +400,6 @@ func (s *session) count() {
 	s.in = 0
 }
 
-// drainingReason is the reason of a State that says the relay takes no more.
-const drainingReason = "draining"
-
 func (s *session) state(st *residencyv1.State) {
 	k := rankState{}
 	switch st.GetState() {
@@ -419,7 +416,6 @@ func (s *session) state(st *residencyv1.State) {
 	}
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
-	s.r.draining = st.GetReason() == drainingReason
 	s.r.ranks[st.GetRank()] = k
 	s.r.gen++
 }
