@@ -37,6 +37,7 @@ type exchange struct {
 	subject      string // as policy and records see it: clear or a pseudonym
 
 	// what
+	held         int64 // bytes in flight that are counted for the body
 	body         []byte
 	request      *wire.Request
 	conversation conversation
@@ -95,6 +96,7 @@ func (g *Gateway) begin(w http.ResponseWriter, r *http.Request, op wire.Operatio
 
 // over counts the request and ends its span.
 func (x *exchange) over(ctx context.Context) {
+	x.g.inflight.give(x.held)
 	var f *Fault
 	if x.err != nil {
 		f = faultOf(x.err)

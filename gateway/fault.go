@@ -55,6 +55,7 @@ var (
 	errUnclassified     = errors.New("request could not be classified")
 	errDenied           = errors.New("policy denied")
 	errUnreadable       = errors.New("body cannot be read")
+	errInflight         = errors.New("too many bytes in flight")
 	errTooLong          = errors.New("prompt longer than the model's window")
 	errNotRegistered    = errors.New("caller has no registration")
 	errTool             = errors.New("tool not allowed")
@@ -114,6 +115,7 @@ var faults = []struct {
 	{audit.ErrTooLarge, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The request has more to be recorded than the log has room for.", Reason: "record_too_large"}},
 	{audit.ErrUnavailable, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "audit_unavailable", Message: "The request could not be recorded, so it was not forwarded.", Reason: "audit_unavailable"}},
 	{errNotReady, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is not ready.", Reason: "not_ready"}},
+	{errInflight, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway has too much in hand.", Reason: "inflight_bytes"}},
 	{errPolicyMoved, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is being reconfigured.", Reason: "policy_moved"}},
 	{errLimited, Fault{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "rate_limited", Message: "The model servers have too many requests.", Reason: "rate_limited"}},
 	{errEngineBusy, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "no_replica", Message: "No model server can take the request now.", Reason: "engine_busy"}},

@@ -69,6 +69,10 @@ type Live struct {
 	Identity identity.Chain           // TenantOf is filled in for each request
 	Prompts  map[string]*prompt.Model // by served name; a model without one is estimated
 	Limits   wire.Limits
+
+	// InflightBytes bounds the bodies of all requests together. What a request
+	// takes in memory is some six times its body. 0 means 512 MiB.
+	InflightBytes int64
 }
 
 func (l Live) check() (*Live, error) {
@@ -77,6 +81,12 @@ func (l Live) check() (*Live, error) {
 	}
 	if l.Limits.BodyBytes <= 0 {
 		l.Limits.BodyBytes = 16 << 20
+	}
+	if l.InflightBytes <= 0 {
+		l.InflightBytes = 512 << 20
+	}
+	if l.InflightBytes < int64(l.Limits.BodyBytes) {
+		return nil, errors.New("gateway: a single body may be larger than all bodies in flight together")
 	}
 	return &l, nil
 }
@@ -92,6 +102,7 @@ type Gateway struct {
 	metrics      *metrics
 	retries      budget
 	running      running
+	inflight     inflight
 	tracer       trace.Tracer
 }
 

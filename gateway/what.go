@@ -102,6 +102,11 @@ func (x *exchange) read() error {
 		return err
 	}
 	limit := int64(x.live.Limits.BodyBytes)
+	size := bodySize(x.r, gzipped, limit)
+	if !x.g.inflight.take(size, x.live.InflightBytes) {
+		return errInflight
+	}
+	x.held = size // until the request is over
 	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -119,7 +124,8 @@ func (x *exchange) read() error {
 			return err
 		}
 	}
-	x.body = body
+	x.g.inflight.give(size - int64(len(body)))
+	x.body, x.held = body, int64(len(body))
 	x.request, err = wire.Decode(x.op, body, x.live.Limits)
 	return err
 }

@@ -147,7 +147,7 @@ func (p *gatewayProcess) apply(ctx context.Context, next gatewayConfig) (*policy
 func (c gatewayConfig) mayBecome(next gatewayConfig) error {
 	fixed := func(c gatewayConfig) gatewayConfig {
 		c.Identity.Issuers, c.Models, c.Pools, c.digest = nil, nil, nil, ""
-		c.Limits.BodyBytes, c.Limits.JSONDepth = 0, 0
+		c.Limits.BodyBytes, c.Limits.InflightBytes, c.Limits.JSONDepth = 0, 0, 0
 		return c
 	}
 	before, after := reflect.ValueOf(fixed(c)), reflect.ValueOf(fixed(next))

@@ -215,6 +215,8 @@ func buildLive(ctx context.Context, cfg gatewayConfig, source *workload.Source, 
 		Live: gateway.Live{
 			Identity: chain, Prompts: prompts,
 			Limits: wire.Limits{BodyBytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth},
+
+			InflightBytes: int64(cfg.Limits.InflightBytes),
 		},
 		tokens: tokens,
 	}, nil
