@@ -47,6 +47,7 @@ func labCommand() *cobra.Command {
 	flags.IntVar(&f.Seeds, "seeds", 3, "runs of each")
 	flags.IntVar(&f.OracleRequests, "oracle-requests", 2000, "requests, from the first, that the oracle places")
 	flags.IntVar(&f.OracleSeeds, "oracle-seeds", 3, "runs of the oracle, at most as many as seeds")
+	flags.IntVar(&f.TuneRequests, "tune-requests", 1000, "requests, from the first, that the others are tuned on")
 	flags.StringVar(&f.faults, "faults", "", "event-loss=SHARE, replica-loss, model-roll, by comma")
 	flags.BoolVar(&f.json, "json", false, "print a JSON object for each strategy, load and capacity")
 	flags.StringVar(&f.report, "report", "", "write an HTML report with charts to this file")

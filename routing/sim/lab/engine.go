@@ -50,6 +50,7 @@ type engine struct {
 	end     int64
 	leap    int // steps; 0: one step that is done but for its time
 
+	work   []*job // of this step
 	firsts []*job // made their first token in this step
 	ended  []*job // ended in this step
 
@@ -153,7 +154,7 @@ func (e *engine) attention(contexts int64) int64 {
 func (e *engine) step() int64 {
 	budget, preempted := e.budget, false
 	cost, contexts := e.timing.Step.Nanoseconds(), int64(0)
-	var work []*job
+	work := e.work[:0]
 	spend := func(j *job, n int) {
 		budget -= n
 		work = append(work, j)
@@ -185,6 +186,7 @@ func (e *engine) step() int64 {
 		e.waiting = e.waiting[1:]
 		spend(j, n)
 	}
+	e.work = work
 	for _, j := range work {
 		e.publish(j)
 		if j.computed == j.tokens() {
@@ -299,9 +301,9 @@ func (e *engine) fail() []*job {
 // copyFrom makes e, which nothing else uses, the same as o. Jobs are copied, into
 // those that e had before.
 func (e *engine) copyFrom(o *engine) {
-	c, pool, running, waiting := e.cache, e.pool, e.running[:0], e.waiting[:0]
+	c, pool, running, waiting, work := e.cache, e.pool, e.running[:0], e.waiting[:0], e.work
 	*e = *o
-	e.cache, e.firsts, e.ended = c, nil, nil
+	e.cache, e.work, e.firsts, e.ended = c, work, nil, nil
 	c.copyFrom(o.cache)
 	for len(pool) < len(o.running)+len(o.waiting) {
 		pool = append(pool, new(job))
