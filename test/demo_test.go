@@ -141,6 +141,8 @@ func setField(into any, value json.RawMessage) error {
 		*v = "-"
 	case *int:
 		*v = -1
+	case *bool: // of the one step that makes no request: its status is -1
+		*v = false
 	default:
 		return fmt.Errorf("null")
 	}
@@ -178,7 +180,7 @@ func TestDemoKeepsItsContract(t *testing.T) {
 		"evicted blocks are not counted on":                 answered(evicted, "acme", "general") && evicted.Predicted == 0 && evicted.Cached == 0,
 		"an impostor is no candidate":                       answered(impostor, "acme", "general") && impostor.Reason == "svid_mismatch" && !strings.HasSuffix(impostor.Replica, "/r2"),
 		"a killed holder is not waited for":                 answered(failover, "acme", "general") && failover.Reason == "holder_down",
-		"a flipped bit is found":                            strings.HasPrefix(tampered.Reason, "record ") && tampered.Status == 0 && tampered.DecisionID == "-",
+		"a flipped bit is found":                            strings.HasPrefix(tampered.Reason, "record ") && tampered.Status == -1 && tampered.DecisionID == "-",
 		"chat without a label of its own is internal":       cold.Class == "chat" && cold.Label == "internal",
 		"replicas are named by their SPIFFE ID in the pool": strings.HasPrefix(rag.Replica, pools+"restricted/") && strings.HasPrefix(agent.Replica, pools+"agents/"),
 	} {

@@ -133,15 +133,15 @@ func (w *demoWorld) explain(out io.Writer) {
 	fmt.Fprintf(out, `
 Serving %[1]s until interrupted. Try, in another terminal:
 
-  curl --cacert %[2]s -H "Authorization: Bearer $(cat %[3]s/acme-user)" %[1]s/v1/models
+  curl --cacert '%[2]s' -H "Authorization: Bearer $(cat '%[3]s/acme-user')" %[1]s/v1/models
 
-  curl --cacert %[2]s -H "Authorization: Bearer $(cat %[3]s/acme-user)" -H "Content-Type: application/json" \
+  curl --cacert '%[2]s' -H "Authorization: Bearer $(cat '%[3]s/acme-user')" -H "Content-Type: application/json" \
     -d '{"model":"small","messages":[{"role":"user","content":"Which form do I need?"}],"stream":true}' \
     -N -i %[1]s/v1/chat/completions
 
 Tokens: %[4]v in %[3]s
 Metrics and readiness: %[5]s/metrics %[5]s/readyz
-The log: go run ./cmd/sallyport audit verify %[6]s --key %[7]s
-         go run ./cmd/sallyport audit show %[6]s
+The log: go run ./cmd/sallyport audit verify '%[6]s' --key '%[7]s'
+         go run ./cmd/sallyport audit show '%[6]s'
 `, w.url, w.web.CA, w.tokenDir, names, w.adminURL, w.logDir, w.logKey)
 }

@@ -66,10 +66,11 @@ type reply struct {
 // 503: on a machine that is short of time the log may miss its deadline, and
 // then the gateway forwards nothing.
 func (w *demoWorld) send(ctx context.Context, as string, body []byte) (step demoStep, answer reply, err error) {
-	for range 3 {
-		if step, answer, err = w.sendOnce(ctx, as, body); err != nil || step.Status != http.StatusServiceUnavailable {
+	for wait := 50 * time.Millisecond; wait < time.Second; wait *= 2 {
+		if step, answer, err = w.sendOnce(ctx, as, body); err != nil || val(step.Status) != http.StatusServiceUnavailable {
 			break
 		}
+		time.Sleep(wait)
 	}
 	return step, answer, err
 }
@@ -94,14 +95,15 @@ func (w *demoWorld) sendOnce(ctx context.Context, as string, body []byte) (demoS
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
 		return step, reply{}, err
 	}
-	step.Status = resp.StatusCode
+	step.Status = &resp.StatusCode
 	answer, err := read(raw)
 	if err != nil {
 		return step, answer, err
 	}
 	id := resp.Header.Get("Sallyport-Decision-Id")
 	if id == "" {
-		step.Reason = &answer.code
+		no := false
+		step.Allow, step.Reason = &no, &answer.code
 		return step, answer, nil
 	}
 	step.DecisionID = &id

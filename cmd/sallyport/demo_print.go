@@ -39,11 +39,7 @@ func (p *printer) step(s demoStep, says string) error {
 	if p.json != nil {
 		return p.json.Encode(s)
 	}
-	status := "-"
-	if s.Status != 0 {
-		status = fmt.Sprint(s.Status)
-	}
-	_, err := fmt.Fprintf(p.w, demoRow+"    %s\n", s.Step, dash(s.Identity), dash(s.Class), dash(s.Label), status,
+	_, err := fmt.Fprintf(p.w, demoRow+"    %s\n", s.Step, dash(s.Identity), dash(s.Class), dash(s.Label), number(s.Status),
 		shortReplica(s.Replica), dash(s.Basis), number(s.Predicted), number(s.Cached), dash(s.Reason), says)
 	return err
 }

@@ -44,7 +44,7 @@ func (t *tour) coldChat(ctx context.Context) (demoStep, error) {
 		return s, err
 	}
 	var c check
-	c.that(s.Status == http.StatusOK && s.Allow, "status %d", s.Status)
+	c.that(val(s.Status) == http.StatusOK && val(s.Allow), "status %d", val(s.Status))
 	c.that(val(s.Pool) == "general", "pool %q", val(s.Pool))
 	c.that(val(s.Basis) == "load", "basis %q, want load", val(s.Basis))
 	c.that(val(s.Predicted) == 0 && s.Cached != nil && *s.Cached == 0, "predicted %d, cached %d, want none", val(s.Predicted), val(s.Cached))
@@ -58,7 +58,7 @@ func (t *tour) warmChat(ctx context.Context) (demoStep, error) {
 		return s, err
 	}
 	var c check
-	c.that(s.Status == http.StatusOK, "status %d", s.Status)
+	c.that(val(s.Status) == http.StatusOK, "status %d", val(s.Status))
 	c.that(val(s.Replica) == t.chat.holder, "replica %s, want %s", val(s.Replica), t.chat.holder)
 	c.that(val(s.Basis) == "kv_events", "basis %q, want kv_events", val(s.Basis))
 	c.that(val(s.Predicted) > 0 && val(s.Predicted) == val(s.Cached), "predicted %d, cached %d, want the same and more than none", val(s.Predicted), val(s.Cached))
@@ -71,7 +71,7 @@ func (t *tour) otherTenant(ctx context.Context) (demoStep, error) {
 		return s, err
 	}
 	var c check
-	c.that(s.Status == http.StatusOK, "status %d", s.Status)
+	c.that(val(s.Status) == http.StatusOK, "status %d", val(s.Status))
 	c.that(val(s.Tenant) == "globex", "tenant %q", val(s.Tenant))
 	c.that(val(s.Predicted) == 0 && s.Cached != nil && *s.Cached == 0, "predicted %d, cached %d, want none", val(s.Predicted), val(s.Cached))
 	return s, errors.Join(c.err(), t.world.settled(ctx, s))
@@ -84,7 +84,7 @@ func (t *tour) agentToolCall(ctx context.Context) (demoStep, error) {
 		return s, err
 	}
 	var c check
-	c.that(s.Status == http.StatusOK, "status %d", s.Status)
+	c.that(val(s.Status) == http.StatusOK, "status %d", val(s.Status))
 	c.that(val(s.Class) == "agent_tool_call", "class %q", val(s.Class))
 	c.that(val(s.Pool) == "agents", "pool %q", val(s.Pool))
 	c.that(answer.tool == "lookup", "called %q, want lookup", answer.tool)
@@ -98,7 +98,7 @@ func (t *tour) ragPHI(ctx context.Context) (demoStep, error) {
 		return s, err
 	}
 	var c check
-	c.that(s.Status == http.StatusOK, "status %d", s.Status)
+	c.that(val(s.Status) == http.StatusOK, "status %d", val(s.Status))
 	c.that(val(s.Class) == "rag", "class %q", val(s.Class))
 	c.that(val(s.Label) == "restricted", "label %q", val(s.Label))
 	c.that(val(s.Pool) == "restricted", "pool %q", val(s.Pool))
@@ -111,7 +111,7 @@ func (t *tour) denied(ctx context.Context) (demoStep, error) {
 		return s, err
 	}
 	var c check
-	c.that(s.Status == http.StatusForbidden && !s.Allow, "status %d", s.Status)
+	c.that(val(s.Status) == http.StatusForbidden && !val(s.Allow), "status %d", val(s.Status))
 	c.that(answer.code == "policy_denied", "error code %q", answer.code)
 	c.that(val(s.Reason) != "" && !strings.Contains(answer.raw, val(s.Reason)), "reason %q must be in the record and not in the answer", val(s.Reason))
 	return s, c.err()
@@ -123,7 +123,7 @@ func (t *tour) badToken(ctx context.Context) (demoStep, error) {
 		return s, err
 	}
 	var c check
-	c.that(s.Status == http.StatusUnauthorized, "status %d", s.Status)
+	c.that(val(s.Status) == http.StatusUnauthorized, "status %d", val(s.Status))
 	c.that(answer.code == "bad_credential", "error code %q", answer.code)
 	c.that(s.DecisionID == nil, "a decision id for nobody")
 	return s, c.err()
@@ -140,8 +140,10 @@ func (t *tour) evicted(ctx context.Context) (demoStep, error) {
 		return s, err
 	}
 	var c check
-	c.that(s.Status == http.StatusOK, "status %d", s.Status)
+	c.that(val(s.Status) == http.StatusOK, "status %d", val(s.Status))
 	c.that(val(s.Predicted) == 0 && s.Cached != nil && *s.Cached == 0, "predicted %d, cached %d, want none", val(s.Predicted), val(s.Cached))
+	depth, known := s.depths[t.chat.holder]
+	c.that(known && depth == 0, "%s is still taken to hold %d blocks", t.chat.holder, depth)
 	return s, c.err()
 }
 
@@ -151,7 +153,7 @@ func (t *tour) impostor(ctx context.Context) (demoStep, error) {
 		return s, err
 	}
 	var c check
-	c.that(s.Status == http.StatusOK, "status %d", s.Status)
+	c.that(val(s.Status) == http.StatusOK, "status %d", val(s.Status))
 	c.that(s.excluded["svid_mismatch"] == 1, "excluded %v, want one svid_mismatch", s.excluded)
 	c.that(strings.HasPrefix(val(s.Replica), poolPrefix("general")), "replica %q", val(s.Replica))
 	reason := "svid_mismatch"
@@ -174,7 +176,7 @@ func (t *tour) failover(ctx context.Context) (demoStep, error) {
 		return s, err
 	}
 	var c check
-	c.that(s.Status == http.StatusOK, "status %d", s.Status)
+	c.that(val(s.Status) == http.StatusOK, "status %d", val(s.Status))
 	c.that(val(s.Replica) != holder && strings.HasPrefix(val(s.Replica), poolPrefix("general")), "replica %q", val(s.Replica))
 	c.that(val(s.Reason) == "holder_down", "reason %q, want holder_down", val(s.Reason))
 	return s, c.err()
@@ -251,8 +253,8 @@ func (w *demoWorld) flood(ctx context.Context, as string, tokens int) error {
 			d := newDialogue(as, briefing(fmt.Sprintf("case file %d", i), each/45))
 			d.limit = 4
 			s, answer, err := w.send(ctx, as, d.ask("Summarise the rules.").body())
-			if err == nil && s.Status != http.StatusOK {
-				err = fmt.Errorf("status %d: %s", s.Status, answer.raw)
+			if err == nil && val(s.Status) != http.StatusOK {
+				err = fmt.Errorf("status %d: %s", val(s.Status), answer.raw)
 			}
 			errs <- err
 		})

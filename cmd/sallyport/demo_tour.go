@@ -18,8 +18,8 @@ type demoStep struct {
 	Tenant     *string `json:"tenant"`
 	Class      *string `json:"class"`
 	Label      *string `json:"label"`
-	Allow      bool    `json:"allow"`
-	Status     int     `json:"status"`
+	Allow      *bool   `json:"allow"`
+	Status     *int    `json:"status"`
 	Pool       *string `json:"pool"`
 	Replica    *string `json:"replica"`
 	Basis      *string `json:"basis"`
@@ -29,7 +29,9 @@ type demoStep struct {
 	Reason     *string `json:"reason"`
 	DecisionID *string `json:"decision_id"`
 
-	excluded map[string]int // by reason, for the tour's own checks
+	// For the tour's own checks.
+	excluded map[string]int // by reason
+	depths   map[string]int // blocks that each candidate was known to hold
 }
 
 type demoSummary struct {
@@ -116,7 +118,8 @@ func (s *demoStep) fill(records []*audit.Record) error {
 			if r.Class != nil {
 				s.Class, s.Label = &r.Class.Name, &r.Label.Level
 			}
-			s.Allow = r.Status == "allowed"
+			allowed := r.Status == "allowed"
+			s.Allow = &allowed
 			s.Reason = nil
 			if r.Reason != "" {
 				s.Reason = &r.Reason
@@ -124,7 +127,10 @@ func (s *demoStep) fill(records []*audit.Record) error {
 			s.Prompt = &r.Request.PromptTokens
 			if p := r.Placement; p != nil {
 				s.Pool, s.Replica, s.Basis, s.Predicted = &p.Pool, &p.Replica, &p.Basis, &p.PredictedCached
-				s.excluded = p.Excluded
+				s.excluded, s.depths = p.Excluded, make(map[string]int)
+				for _, c := range p.Candidates {
+					s.depths[c.Replica] = c.Depth
+				}
 			}
 		case audit.KindOutcome:
 			if r.Outcome.Status == "ok" {

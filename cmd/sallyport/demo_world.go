@@ -20,6 +20,7 @@ import (
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/policies"
+	"github.com/sallyport-ai/sallyport/policy"
 	"github.com/sallyport-ai/sallyport/routing/prompt"
 	"github.com/sallyport-ai/sallyport/routing/sim"
 )
@@ -118,33 +119,14 @@ func (w *demoWorld) writeFiles(context.Context, demoOptions) error {
 	if err != nil {
 		return err
 	}
-	for dir, layers := range map[string][]fs.FS{"policy": {policies.FS, data}, "model": {prompt.Small()}} {
-		for _, layer := range layers {
-			if err := copyOver(filepath.Join(w.dir, dir), layer); err != nil {
-				return err
-			}
-		}
+	if err := policy.Write(filepath.Join(w.dir, "policy"), []fs.FS{policies.FS, data}); err != nil {
+		return err
+	}
+	if err := os.CopyFS(filepath.Join(w.dir, "model"), prompt.Small()); err != nil {
+		return err
 	}
 	_, err = createLogKey(filepath.Join(w.dir, "audit.key"), demoDomain+"/gateway")
 	return err
-}
-
-// copyOver writes the files of layer below dir, over those of layers before.
-func copyOver(dir string, layer fs.FS) error {
-	return fs.WalkDir(layer, ".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		to := filepath.Join(dir, filepath.FromSlash(path))
-		if d.IsDir() {
-			return os.MkdirAll(to, 0o700)
-		}
-		b, err := fs.ReadFile(layer, path)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(to, b, 0o600)
-	})
 }
 
 // demoCallers are the people and programs of the demonstration.
@@ -156,14 +138,17 @@ var demoCallers = map[string]map[string]any{
 	"initech-user": {"sub": "peter@initech.example", "tenant": "initech"},
 }
 
-const demoAudience = "sallyport"
+const (
+	demoAudience  = "sallyport"
+	demoTokenLife = 12 * time.Hour // a demonstration may serve all day
+)
 
 func (w *demoWorld) mintTokens(context.Context, demoOptions) error {
 	if err := os.MkdirAll(w.tokenDir, 0o700); err != nil {
 		return err
 	}
 	for name, claims := range demoCallers {
-		claims["aud"] = demoAudience
+		claims["aud"], claims["exp"] = demoAudience, time.Now().Add(demoTokenLife).Unix()
 		token, err := w.issuer.Mint(claims)
 		if err != nil {
 			return err
@@ -270,7 +255,7 @@ func (w *demoWorld) startGateway(ctx context.Context, o demoOptions) error {
 			"workload_socket": socket,
 			"issuers": []any{map[string]any{
 				"url": issuer.URL, "audience": issuer.Audience, "algorithms": issuer.Algorithms,
-				"tenant_claim": issuer.TenantClaim, "jwks_url": issuer.JWKSURL,
+				"tenant_claim": issuer.TenantClaim, "jwks_url": issuer.JWKSURL, "max_lifetime": demoTokenLife.String(),
 			}},
 		},
 		// A machine that runs seven engines beside the gateway may be short of

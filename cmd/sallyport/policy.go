@@ -16,7 +16,7 @@ import (
 
 func policyCommand() *cobra.Command {
 	cmd := commandGroup("policy", "Check, test and explain policy")
-	cmd.AddCommand(policyCheckCommand(), policyTestCommand(), policyExplainCommand())
+	cmd.AddCommand(policyCheckCommand(), policyInitCommand(), policyBuildCommand(), policyTestCommand(), policyExplainCommand())
 	return cmd
 }
 

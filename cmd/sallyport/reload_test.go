@@ -95,7 +95,7 @@ func TestConfigurationChangesWhileServing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return s.Status
+		return val(s.Status)
 	}
 
 	// A file with a problem changes nothing, and is recorded as refused.
