@@ -58,15 +58,22 @@ type Config struct {
 
 	ErrorsInRow int // answers in a row that must fail to open a replica's breaker; 0: 5
 
-	IndexBytes int64         // budget of the residency index; 0: 1 GiB and 4 MiB for each of the first targets
-	Log        *slog.Logger  // nil discards
-	Settle     time.Duration // unready at most this long after Run begins; 0: 30 s
-	Penalty    time.Duration // how long a replica that floods or claims too much is not listened to; 0: 1 min
+	Log     *slog.Logger  // nil discards
+	Penalty time.Duration // how long a replica that floods or claims too much is not listened to; 0: 1 min
 
 	// Notify is told when a replica loses credit for what it says, and when it
 	// has it again. It must not wait. nil: nobody is told.
 	Notify func(Notice)
+
+	// Tests set these.
+
+	indexBytes int64         // budget of the residency index; 0: 1 GiB and 4 MiB for each of the first targets
+	settle     time.Duration // unready at most this long after Run begins; 0: settle
 }
+
+// settle is how long streams may take to become live before the fleet is ready
+// without them.
+const settle = 30 * time.Second
 
 // Fleet is the replicas. Safe for concurrent use.
 type Fleet struct {
@@ -110,16 +117,16 @@ func New(c Config) (*Fleet, error) {
 	if c.ErrorsInRow <= 0 {
 		c.ErrorsInRow = errorsInRow
 	}
-	if c.Settle <= 0 {
-		c.Settle = 30 * time.Second
+	if c.settle == 0 {
+		c.settle = settle
 	}
 	if c.Penalty <= 0 {
 		c.Penalty = penalty
 	}
-	if c.IndexBytes == 0 {
-		c.IndexBytes = 1<<30 + int64(len(c.Targets))<<22
+	if c.indexBytes == 0 {
+		c.indexBytes = 1<<30 + int64(len(c.Targets))<<22
 	}
-	index, err := kvindex.New(kvindex.Config{ByteBudget: c.IndexBytes, Replicas: 65536})
+	index, err := kvindex.New(kvindex.Config{ByteBudget: c.indexBytes, Replicas: 65536})
 	if err != nil {
 		return nil, fmt.Errorf("fleet: %w", err)
 	}
@@ -152,7 +159,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 // ErrNotReady says that too few streams are live yet.
 var ErrNotReady = errors.New("residency streams are not live yet")
 
-// Ready is nil once 90 % of the replicas' streams are live or Settle has passed
+// Ready is nil once 90 % of the replicas' streams are live or 30 s have passed
 // since Run began, and stays so. Replicas refused for their identity have no
 // stream that could become live.
 func (f *Fleet) Ready() error {
@@ -174,7 +181,7 @@ func (f *Fleet) Ready() error {
 			live++
 		}
 	}
-	if live*10 < all*9 && time.Since(f.started) < f.cfg.Settle {
+	if live*10 < all*9 && time.Since(f.started) < f.cfg.settle {
 		return fmt.Errorf("%w: %d of %d", ErrNotReady, live, all)
 	}
 	f.ready = true

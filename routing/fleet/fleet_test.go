@@ -515,7 +515,7 @@ func TestReadyWaitsForTheStreams(t *testing.T) {
 	until(t, "ready, although one replica is an impostor", func() bool { return f.Ready() == nil })
 
 	c.Targets = append(c.Targets, Target{Address: "127.0.0.1:1", ID: base + "r2", Pool: "general"})
-	c.Settle = 300 * time.Millisecond
+	c.settle = 300 * time.Millisecond
 	f = start(t, c)
 	up(t, f, 1)
 	if err := f.Ready(); !errors.Is(err, ErrNotReady) {
@@ -550,7 +550,7 @@ func TestAReplicaIsHeldToItsShareOfTheIndex(t *testing.T) {
 	greedy := a.relay(t, base+"r0", "general", "127.0.0.1:0")
 	greedy.hello.NumBlocks = 1 << 27
 	c := a.config(t, greedy.target("general"), Target{Address: "127.0.0.1:1", ID: base + "r1", Pool: "general"})
-	c.IndexBytes = 16 << 20
+	c.indexBytes = 16 << 20
 	f := start(t, c)
 	up(t, f, 1)
 	for i := range 300 {

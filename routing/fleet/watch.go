@@ -343,7 +343,7 @@ func (f *Fleet) share(ranks, blocks int) int {
 	f.mu.Lock()
 	all := max(len(f.replicas), 1) // this one may just have been withdrawn
 	f.mu.Unlock()
-	share := int(f.cfg.IndexBytes/perBlock)/all/ranks + 1
+	share := int(f.cfg.indexBytes/perBlock)/all/ranks + 1
 	if blocks == 0 {
 		return share
 	}
