@@ -179,7 +179,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		ConnState: r.unused.note,
 	}
 	rpc := grpc.NewServer(
-		grpc.Creds(handshaken{}), grpc.MaxRecvMsgSize(maxFrame), grpc.MaxConcurrentStreams(64),
+		grpc.Creds(handshaken{}), grpc.MaxRecvMsgSize(residencyv1.MaxFrame), grpc.MaxConcurrentStreams(64),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)

@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	watchVersion   = 1
-	maxFrame       = 1 << 20 // bytes
 	heartbeatEvery = time.Second
 	loadEvery      = 100 * time.Millisecond
 	// leaveGrace is how long a subscriber that fell behind may take to read
@@ -66,8 +64,8 @@ func (s *watchServer) Watch(req *residencyv1.WatchRequest, stream residencyv1.Re
 	if err != nil {
 		return err
 	}
-	if req.GetVersion() != watchVersion {
-		return status.Errorf(codes.FailedPrecondition, "residency version %d, this relay speaks %d", req.GetVersion(), watchVersion)
+	if req.GetVersion() != residencyv1.Version {
+		return status.Errorf(codes.FailedPrecondition, "residency version %d, this relay speaks %d", req.GetVersion(), residencyv1.Version)
 	}
 	if len(req.GetBlockKey()) != len(blockid.Key{}) {
 		return status.Errorf(codes.FailedPrecondition, "block key of %d bytes, want %d", len(req.GetBlockKey()), len(blockid.Key{}))
@@ -242,7 +240,8 @@ func (w *watch) runs(rank int, nodes []stored) []*residencyv1.Stored {
 	return out
 }
 
-// maxRun keeps a frame with one run, of 8 bytes a block, well below maxFrame.
+// maxRun keeps a frame with one run, of 8 bytes a block, well below the
+// largest frame.
 const maxRun = 64 << 10
 
 // change sends one net change.

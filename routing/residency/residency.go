@@ -30,10 +30,6 @@ import (
 )
 
 const (
-	// Version is the version of the protocol.
-	Version = 1
-	// MaxFrame is the largest frame, in bytes.
-	MaxFrame = 1 << 20
 	// Stale is how long after the last frame residency may still be credited.
 	// A relay sends a heartbeat each second.
 	Stale = 3 * time.Second
@@ -101,8 +97,8 @@ func Connect(ctx context.Context, address string, config *tls.Config) (*Conn, er
 			return conn, nil
 		}),
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
-		grpc.WithInitialWindowSize(4*MaxFrame), grpc.WithInitialConnWindowSize(4*MaxFrame),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxFrame)),
+		grpc.WithInitialWindowSize(4*residencyv1.MaxFrame), grpc.WithInitialConnWindowSize(4*residencyv1.MaxFrame),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(residencyv1.MaxFrame)),
 	)
 	if err != nil {
 		raw.Close()
@@ -165,7 +161,7 @@ func (c *Conn) Watch(ctx context.Context, r Request, sink Sink) error {
 	quiet := time.AfterFunc(c.silence, func() { cancel(ErrSilent) })
 	defer quiet.Stop()
 	stream, err := residencyv1.NewResidencyClient(c.cc).Watch(ctx, &residencyv1.WatchRequest{
-		Version: Version, BlockKey: r.BlockKey[:], KeyId: r.KeyID, LogVkey: r.LogVKey,
+		Version: residencyv1.Version, BlockKey: r.BlockKey[:], KeyId: r.KeyID, LogVkey: r.LogVKey,
 	})
 	if err != nil {
 		return fmt.Errorf("watch: %w", err)

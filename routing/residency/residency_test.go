@@ -194,7 +194,7 @@ func TestFramesThatBreakTheProtocolEndTheWatch(t *testing.T) {
 }
 
 func TestAFrameAboveOneMebibyteEndsTheWatch(t *testing.T) {
-	big := &residencyv1.Stored{Node: 1, Ids: make([]uint64, MaxFrame/8)}
+	big := &residencyv1.Stored{Node: 1, Ids: make([]uint64, residencyv1.MaxFrame/8)}
 	err := connect(t, &script{frames: []*residencyv1.Frame{hello(), snapshot(big)}}).Watch(t.Context(), Request{}, func(f *residencyv1.Frame) error {
 		if f.GetSnapshot() != nil {
 			return errors.New("accepted")
@@ -204,7 +204,7 @@ func TestAFrameAboveOneMebibyteEndsTheWatch(t *testing.T) {
 	if err == nil || err.Error() == "accepted" {
 		t.Error(err)
 	}
-	small := &residencyv1.Stored{Node: 1, Ids: make([]uint64, MaxFrame/8-20)}
+	small := &residencyv1.Stored{Node: 1, Ids: make([]uint64, residencyv1.MaxFrame/8-20)}
 	done := errors.New("accepted")
 	err = connect(t, &script{frames: []*residencyv1.Frame{hello(), snapshot(small)}}).Watch(t.Context(), Request{}, func(f *residencyv1.Frame) error {
 		if f.GetSnapshot() != nil {
