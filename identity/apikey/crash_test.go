@@ -87,7 +87,7 @@ func TestAnEditorThatIsKilledHarmsNothing(t *testing.T) {
 				t.Fatalf("the editor ended by itself: %v", err)
 			}
 		}
-		if err := s.Ready(); err != nil {
+		if _, err := s.Authenticate(t.Context(), bearer(shown[len(shown)-1])); err != nil {
 			t.Fatalf("after %d kills: %v", i+1, err)
 		}
 	}

@@ -28,7 +28,10 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Store is a store of keys at work. It is safe for concurrent use.
+// Store is a store of keys at work. It is safe for concurrent use. One that
+// cannot be read refuses keys and makes no gateway unready: gateways share the
+// file, so that all of them would go, and callers with other credentials with
+// them.
 type Store struct {
 	file   string
 	pepper Pepper
@@ -59,12 +62,6 @@ func New(config Config) (*Store, error) {
 		return nil, fmt.Errorf("API keys: %w", err)
 	}
 	return s, nil
-}
-
-// Ready reports why no key can be checked now, or nil.
-func (s *Store) Ready() error {
-	_, err := s.current()
-	return err
 }
 
 // errRefused is the one answer for every key that does not hold: unknown,
