@@ -75,12 +75,8 @@ func newKeySet(config Config, options Options) (*keySet, error) {
 		s.fetch = func(context.Context) ([]byte, error) { return readBounded(os.Open(config.JWKSFile)) }
 		return s, nil
 	}
-	client := http.Client{}
-	if options.HTTPClient != nil {
-		client = *options.HTTPClient
-	}
-	client.CheckRedirect = sameHost
-	s.fetch = func(ctx context.Context) ([]byte, error) { return get(ctx, &client, config.JWKSURL) }
+	client := &http.Client{CheckRedirect: sameHost}
+	s.fetch = func(ctx context.Context) ([]byte, error) { return get(ctx, client, config.JWKSURL) }
 	return s, nil
 }
 

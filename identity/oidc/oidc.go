@@ -63,9 +63,6 @@ type Config struct {
 
 // Options are what all issuers share. The zero value is usable.
 type Options struct {
-	// HTTPClient fetches keys; nil is one of our own. Its redirect policy is
-	// replaced.
-	HTTPClient *http.Client
 	// Clock tells the time; nil is time.Now.
 	Clock func() time.Time
 	// Logger receives failures to renew keys; nil discards them.
