@@ -244,7 +244,7 @@ func TestAPolicyThatDeniesLaterEndsTheStream(t *testing.T) {
 				if denies {
 					layer.set("acme", "models", []string{})
 				}
-				if _, err := engine.Reload(r.Context()); err != nil {
+				if _, err := engine.Reload(r.Context(), nil); err != nil {
 					t.Error(err)
 				}
 			})(w, r, call{}, nil)

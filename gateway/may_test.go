@@ -210,7 +210,7 @@ func TestAPolicySwappedBeforeForwardingIsAskedAnew(t *testing.T) {
 					at, err := w.log.Append(ctx, r)
 					once.Do(func() {
 						c.change(layer)
-						if _, err := engine.Reload(ctx); err != nil {
+						if _, err := engine.Reload(ctx, nil); err != nil {
 							t.Error(err)
 						}
 					})
@@ -241,7 +241,7 @@ func TestAPolicyThatNeverStandsStill(t *testing.T) {
 			if allows(r) {
 				n++
 				layer.set("acme", "max_output_tokens", 100+n)
-				if _, err := engine.Reload(ctx); err != nil {
+				if _, err := engine.Reload(ctx, nil); err != nil {
 					t.Error(err)
 				}
 			}

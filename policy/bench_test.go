@@ -165,7 +165,7 @@ func BenchmarkReload(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, err := e.Reload(b.Context()); err != nil {
+		if _, err := e.Reload(b.Context(), nil); err != nil {
 			b.Fatal(err)
 		}
 	}

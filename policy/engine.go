@@ -62,7 +62,7 @@ func Load(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{cfg: cfg}
-	if _, err := e.Reload(ctx); err != nil {
+	if _, err := e.Reload(ctx, cfg.Pools); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -100,31 +100,19 @@ func activation(now, before *Snapshot, signed bool) Activation {
 	return a
 }
 
-// Reload reads the bundles again and swaps them in whole. After an error the
-// previous policy is still active. A shadow that does not load is switched off
-// and said so in the activation: it must not hold up the active policy.
-func (e *Engine) Reload(ctx context.Context) (Activation, error) {
+// Reload reads the bundles again and swaps them in whole, under a configuration
+// that now has these pools (nil: see [Snapshot.CheckPools]): the two change
+// together or not at all. After an error the previous policy is still active. A
+// shadow that does not load is switched off and said so in the activation: it
+// must not hold up the active policy.
+func (e *Engine) Reload(ctx context.Context, pools []string) (Activation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.reload(ctx, e.cfg.Pools)
-}
-
-// ReloadFor is [Engine.Reload] under a configuration that now has these pools.
-// Bundle and configuration change together or not at all.
-func (e *Engine) ReloadFor(ctx context.Context, pools []string) (Activation, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.reload(ctx, pools)
-}
-
-// reload needs e.mu.
-func (e *Engine) reload(ctx context.Context, pools []string) (Activation, error) {
 	before := e.active.Load()
 	next, err := e.load(ctx, before, pools)
 	if err != nil {
 		return Activation{}, fmt.Errorf("activate policy: %w", err)
 	}
-	e.cfg.Pools = pools
 	e.active.Store(next)
 	a := activation(next, before, e.cfg.VerifyKeyFile != "")
 	e.cfg.Logger.InfoContext(ctx, "policy activated", "revision", a.Revision, "digest", a.Digest, "shadow_error", a.ShadowError)

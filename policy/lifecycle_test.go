@@ -180,7 +180,7 @@ func TestReloadKeepsTheLastGoodPolicy(t *testing.T) {
 		}, "no such file"},
 	} {
 		c.put()
-		if _, err := e.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := e.Reload(t.Context(), nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.claim, err, c.want)
 		}
 		if e.Snapshot() != first {
@@ -188,7 +188,7 @@ func TestReloadKeepsTheLastGoodPolicy(t *testing.T) {
 		}
 	}
 	build(t, name, []fs.FS{strategyBundle("deterministic")}, "2026.11.10", private)
-	a, err := e.Reload(t.Context())
+	a, err := e.Reload(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,7 +381,7 @@ func TestSwapsUnderLoad(t *testing.T) {
 		if err := Write(dir, []fs.FS{bundle(n)}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := e.Reload(t.Context()); err != nil {
+		if _, err := e.Reload(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -120,7 +120,7 @@ func (p *gatewayProcess) apply(ctx context.Context, next gatewayConfig) (*policy
 		return nil, err
 	}
 	before := p.policy.Activation()
-	activation, err := p.policy.ReloadFor(ctx, poolNames(next))
+	activation, err := p.policy.Reload(ctx, poolNames(next))
 	if err != nil {
 		live.close()
 		return nil, err
