@@ -118,8 +118,11 @@ func (x *exchange) survive(ctx context.Context) {
 	}
 	x.g.cfg.Logger.Error("panic", "decision_id", x.id, "panic", p, "stack", string(debug.Stack()))
 	x.err = errPanic
-	if x.open {
+	switch {
+	case x.open:
 		x.settle(ctx, failed(errPanic).final())
+	case x.reservation != nil:
+		x.reservation.Release() // its place, or the replica looks busy for ever
 	}
 	x.refuse(ctx, errPanic)
 }

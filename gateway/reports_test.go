@@ -308,14 +308,16 @@ func TestB022B024B025B064AClientThatLeavesStopsTheEngine(t *testing.T) {
 					t.Errorf("outcome %s %s", o[0].Status, o[0].Reason)
 				}
 			}
-			eventually(t, "its place at the replica", func() bool {
+			if !within(10*time.Second, func() bool {
 				for _, r := range s.fleet.Replicas() {
 					if r.Running > 0 || r.Excluded != "" {
 						return false
 					}
 				}
 				return true
-			})
+			}) {
+				t.Fatalf("its place at the replica is not free: %+v", s.fleet.Replicas())
+			}
 		}
 	})
 }
