@@ -39,7 +39,7 @@ type Error struct {
 	Message string
 }
 
-// Code is the stable name of a refusal; CONTRACTS lists them with their status.
+// Code is the stable name of a refusal.
 type Code string
 
 // The codes of this package.
