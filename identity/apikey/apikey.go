@@ -169,8 +169,17 @@ func CreatePepper(path string) error {
 	return nil
 }
 
-// ReadPepper reads a file as [CreatePepper] writes it.
+// ReadPepper reads a file as [CreatePepper] writes it. A file that anyone may
+// read is refused; its group may, for a gateway that runs as another user than
+// those who make keys.
 func ReadPepper(path string) (Pepper, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return Pepper{}, fmt.Errorf("read pepper: %w", err)
+	}
+	if info.Mode().Perm()&0o007 != 0 {
+		return Pepper{}, fmt.Errorf("read pepper: %s is open to others (mode %04o)", path, info.Mode().Perm())
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return Pepper{}, fmt.Errorf("read pepper: %w", err)

@@ -286,6 +286,18 @@ func TestABrokenStoreRefusesEveryKeyUntilItIsMended(t *testing.T) {
 	}
 }
 
+func TestAPepperThatAnyoneMayReadIsRefused(t *testing.T) {
+	b := newBox(t)
+	for mode, ok := range map[os.FileMode]bool{0o400: true, 0o600: true, 0o640: true, 0o604: false, 0o644: false, 0o602: false} {
+		if err := os.Chmod(b.pepperFile, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := apikey.ReadPepper(b.pepperFile); (err == nil) != ok {
+			t.Errorf("mode %04o: %v", mode, err)
+		}
+	}
+}
+
 // Who can write the store but does not know the pepper can widen nothing.
 func TestWhatAKeyEntitlesToIsUnderTheMAC(t *testing.T) {
 	b := newBox(t)
