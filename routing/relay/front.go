@@ -87,6 +87,7 @@ func (f *front) welcome(ctx context.Context, c *tls.Conn) {
 
 func (f *front) close() {
 	_ = f.tcp.Close() // run returns it
+	// A door's Close does not fail.
 	_ = f.http.Close()
 	_ = f.grpc.Close()
 }
