@@ -119,11 +119,11 @@ func (choices) body(a *Answer, body []byte) ([]byte, error) {
 
 func (choices) event(a *Answer, e Event) ([]byte, error) {
 	if e.Data == nil {
-		return e.Raw, nil // a comment or a blank line
+		return e.plain(), nil // a comment or a blank line
 	}
 	if isDone(e) {
 		a.Done = true
-		return e.Raw, nil
+		return e.plain(), nil
 	}
 	c, err := a.chunk(e.Data)
 	if err != nil {
@@ -143,7 +143,7 @@ func (choices) event(a *Answer, e Event) ([]byte, error) {
 		return nil, err
 	}
 	if len(edits) == 0 && len(data) == len(e.Data) {
-		return e.Raw, nil
+		return e.plain(), nil
 	}
 	return e.withData(data), nil
 }

@@ -45,8 +45,14 @@ func TestAnswerStream(t *testing.T) {
 		{"usage of null is dropped with the rest", Answer{}, `data: {"choices":[{"delta":{}}],"usage":null}` + "\n\n" + usage + done, `data: {"choices":[{"delta":{}}]}` + "\n\n" + done},
 		{"usage on a chunk with an answer is taken out, the chunk stays", Answer{}, `data: {"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":8}}}` + "\r\n\r\n" + done, `data: {"choices":[{"delta":{},"finish_reason":"stop"}]}` + "\r\n\r\n" + done},
 		{"a chunk without a delta passes", Answer{IncludeUsage: true, CachedTokens: true}, `data: {"choices":[{"finish_reason":"stop","index":0}],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":8}}}` + "\n\n" + done, `data: {"choices":[{"finish_reason":"stop","index":0}],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":8}}}` + "\n\n" + done},
-		{"other fields of the event stay", Answer{IncludeUsage: true}, "id: 7\n" + strings.TrimSuffix(usage, "\n") + "retry: 1\n\n" + stop + done, "id: 7\n" + strings.TrimSuffix(hidden, "\n") + "retry: 1\n\n" + stop + done},
-		{"comments pass", Answer{}, ": ping\n\n" + stop + usage + done, ": ping\n\n" + stop + done},
+		{"the event's type stays", Answer{IncludeUsage: true}, "event: x\n" + usage + stop + done, "event: x\n" + hidden + stop + done},
+		{"what steers a reconnection is dropped", Answer{IncludeUsage: true}, "id: 7\n" + strings.TrimSuffix(usage, "\n") + "retry: 1\n\n" + stop + done, hidden + stop + done},
+		{"a comment passes without its text", Answer{}, ": cached_tokens=99 engine=vllm7\n\n" + stop + usage + done, ":\n\n" + stop + done},
+		{"a comment of a CR LF stream passes without its text", Answer{}, ":x\r\n\r\n" + stop + usage + done, ":\r\n\r\n" + stop + done},
+		{"a comment after a byte order mark passes without its text", Answer{}, "\xEF\xBB\xBF: x\n\n" + stop + usage + done, ":\n\n" + stop + done},
+		{"a comment beside data loses its text", Answer{}, ": a\n" + strings.TrimSuffix(stop, "\n") + ": b\n\n" + usage + done, ":\n" + strings.TrimSuffix(stop, "\n") + ":\n\n" + done},
+		{"a comment beside the end loses its text", Answer{}, stop + usage + ": a\n" + done, stop + ":\n" + done},
+		{"a field that nobody reads is dropped", Answer{}, "engine: vllm7\ncached=99\n" + stop + usage + done, stop + done},
 		{"JSON over several data lines is one value", Answer{IncludeUsage: true}, "data: {\"choices\":[],\ndata: \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\"prompt_tokens_details\":{\"cached_tokens\":8}}}\n\n" + stop + done, "data: {\"choices\":[], \"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\"prompt_tokens_details\":{}}}\n\n" + stop + done},
 	}
 	for _, c := range cases {

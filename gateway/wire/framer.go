@@ -14,6 +14,8 @@ type Event struct {
 	Type string // of its event field, empty for none
 	Data []byte // of its data fields, joined by line feeds; nil for none
 	Open bool   // the stream ended before the blank line
+
+	aside bool // Raw has lines besides those of data and event
 }
 
 // ErrEventTooLarge says that one event is longer than the framer's bound.
@@ -153,8 +155,8 @@ var byteOrderMark = []byte("\xEF\xBB\xBF")
 // parse reads the fields of the event.
 func (e *Event) parse(first bool) {
 	raw := e.Raw
-	if first {
-		raw = bytes.TrimPrefix(raw, byteOrderMark)
+	if first && bytes.HasPrefix(raw, byteOrderMark) {
+		raw, e.aside = raw[len(byteOrderMark):], true
 	}
 	for len(raw) > 0 {
 		var line []byte
@@ -163,6 +165,7 @@ func (e *Event) parse(first bool) {
 		case string(name) == "event":
 			e.Type = string(value)
 		case string(name) != "data":
+			e.aside = e.aside || len(line) > 0
 		case e.Data == nil:
 			e.Data = value[:len(value):len(value)] // appending must not reach into Raw
 		default:
@@ -193,25 +196,49 @@ func cutField(line []byte) (name, value []byte) {
 	return name, bytes.TrimPrefix(value, []byte(" "))
 }
 
-// withData returns the raw bytes of e with data, a JSON value, in place of its
-// data lines. Every other line stays as it is.
-func (e Event) withData(data []byte) []byte {
-	out := make([]byte, 0, len(e.Raw)+len(data))
-	written := false
+// plain returns the bytes of e for the client: the raw ones, unless there is
+// something besides data and event.
+func (e Event) plain() []byte {
+	if !e.aside {
+		return e.Raw
+	}
+	return e.rewrite(func(out, line, ending []byte) []byte { return append(append(out, line...), ending...) })
+}
+
+// rewrite returns the raw bytes of e without what an engine says on the side:
+// the text of comments, which keep a connection alive without it, and fields
+// that no client of a POST reads (id, retry, unknown ones). data appends what
+// stands for a data line.
+func (e Event) rewrite(data func(out, line, ending []byte) []byte) []byte {
+	out := make([]byte, 0, len(e.Raw))
 	for raw := e.Raw; len(raw) > 0; {
 		var line, ending []byte
 		line, ending, raw = cutLine(raw)
-		name, _ := cutField(bytes.TrimPrefix(line, byteOrderMark))
-		switch {
-		case string(name) != "data":
+		line = bytes.TrimPrefix(line, byteOrderMark)
+		switch name, _ := cutField(line); {
+		case string(name) == "data":
+			out = data(out, line, ending)
+		case len(line) == 0, string(name) == "event":
 			out = append(append(out, line...), ending...)
-		case !written:
+		case len(name) == 0: // a comment
+			out = append(append(out, ':'), ending...)
+		}
+	}
+	return out
+}
+
+// withData returns the bytes of e for the client with data, a JSON value, in
+// place of its data lines.
+func (e Event) withData(data []byte) []byte {
+	written := false
+	return e.rewrite(func(out, _, ending []byte) []byte {
+		if !written {
 			written = true
 			// In JSON a raw line feed can only be white space.
 			out = append(out, "data: "...)
 			out = append(out, bytes.ReplaceAll(data, []byte("\n"), []byte(" "))...)
 			out = append(out, ending...)
 		}
-	}
-	return out
+		return out
+	})
 }

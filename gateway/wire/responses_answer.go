@@ -35,7 +35,7 @@ func (responses) body(a *Answer, body []byte) ([]byte, error) {
 
 func (responses) event(a *Answer, e Event) ([]byte, error) {
 	if e.Data == nil || isDone(e) {
-		return e.Raw, nil
+		return e.plain(), nil
 	}
 	v := response{sequence: -1}
 	r := a.begin(e.Data)
@@ -69,7 +69,7 @@ func (responses) event(a *Answer, e Event) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) == len(e.Data) {
-		return e.Raw, nil
+		return e.plain(), nil
 	}
 	return e.withData(data), nil
 }
