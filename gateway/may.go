@@ -37,6 +37,9 @@ func (x *exchange) may(ctx context.Context) error {
 	if !x.op.HasBody() {
 		return nil
 	}
+	if x.tooLong() {
+		return errTooLong
+	}
 	body, err := x.request.Upstream(wire.Edits{Model: x.model.Served, MaxOutputTokens: x.decision.Limits.MaxOutputTokens})
 	if err != nil {
 		return fmt.Errorf("edit body: %w", err)
@@ -89,6 +92,21 @@ func (x *exchange) obey() error {
 		}
 	}
 	return nil
+}
+
+// surelyTooLong is how many times the window an estimate must be to be held
+// against it: no tokenizer makes one token of 32 bytes on average.
+const surelyTooLong = 8
+
+// tooLong refuses what nobody could count and no window of the model holds.
+// Policy holds exact counts against the window, but not estimates, which may be
+// far above the truth: it cannot tell text from media, nor one prompt from many,
+// without the permission growing where media is added. Without this, the caller
+// would be told to come again, since no replica has the room.
+func (x *exchange) tooLong() bool {
+	window := x.model.ContextWindow
+	return window > 0 && x.tokens.basis == basisEstimate && !x.request.Media && x.request.Prompts < 2 &&
+		int64(x.tokens.count) > surelyTooLong*window
 }
 
 // question builds the policy input. It holds no text of the request, no time

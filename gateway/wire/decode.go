@@ -32,6 +32,7 @@ func parse(op Operation, body []byte, limits Limits) (*Request, error) {
 	if err := p.top(op); err != nil {
 		return nil, refusal(err)
 	}
+	p.req.Prompts = p.entries.prompts
 	p.req.Unknown = sortedNames(p.unknown)
 	slices.Sort(p.req.Removed)
 	return p.req, nil

@@ -26,6 +26,7 @@ type Request struct {
 	Messages   []Message
 	Items      []string // types of the input items of a response, "" for one that is not known
 	Documents  int      // entries of documents[]
+	Prompts    int      // where a list of them was sent, each of which meets the window by itself; else 0
 
 	StructuredOutput bool // the answer's form is constrained
 	Media            bool // images, audio or files, which no detector can read
