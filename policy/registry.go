@@ -144,15 +144,6 @@ func (s *Snapshot) Pool(name string) (Pool, bool) {
 	return p, ok
 }
 
-// Pools returns every pool, sorted by name.
-func (s *Snapshot) Pools() []Pool {
-	pools := make([]Pool, 0, len(s.registry.data.Pools))
-	for _, name := range sortedKeys(s.registry.data.Pools) {
-		pools = append(pools, s.registry.data.Pools[name])
-	}
-	return pools
-}
-
 // ExemptionsInForce returns the ids of the tenant's exemptions that have not
 // expired, sorted and never nil: it goes into [Input].
 func (s *Snapshot) ExemptionsInForce(tenant string, now time.Time) []string {
