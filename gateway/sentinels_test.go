@@ -41,6 +41,7 @@ var cannotReach = map[string]string{
 	"jinja.ErrUnsupported":     "as prompt.ErrUnsupported",
 	"jinja.ErrBudget":          "as prompt.ErrUnsupported",
 	"tokenizer.ErrWordTooLong": "as prompt.ErrUnsupported",
+	"tokenizer.ErrTables":      "kept tables are made anew at start",
 	"wire.ErrAnswer":           "of the engine's answer: back.go makes it errAnswer",
 	"wire.ErrTruncated":        "as ErrAnswer",
 	"wire.ErrEventTooLarge":    "as ErrAnswer",

@@ -19,8 +19,8 @@
 // The engine is a model of a scheduler: continuous batching, chunked prefill
 // within a budget of tokens, attention that grows with context, preemption when
 // memory runs out, and an LRU of physical blocks that are not deduplicated. It
-// takes the same steps as the scheduler of package sim, which a test holds it
-// to, but it knows blocks by number instead of hashing tokens, and passes over
+// is meant to take the steps of package sim's scheduler, which no test compares
+// it with; it knows blocks by number instead of hashing tokens, and passes over
 // runs of steps that only decode: thousands of requests take a second.
 //
 // Everything is integers and seeded generators: a run with the same arguments
