@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"time"
 
@@ -83,8 +82,8 @@ func (x *exchange) whole(_ context.Context, resp *upstream.Response, a *wire.Ans
 // stream passes events on as they come, each as its own bytes but for what the
 // caller may not see. A stream that breaks is never made to look finished.
 func (x *exchange) stream(ctx context.Context, resp *upstream.Response, a *wire.Answer, end *ended) error {
-	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "text/event-stream" {
-		return fmt.Errorf("%w: a stream of type %q", errAnswer, kind)
+	if !wire.IsEventStream(resp.Header.Get("Content-Type")) {
+		return fmt.Errorf("%w: not a stream of events", errAnswer)
 	}
 	ctx, stop := x.watch(ctx, func() { _ = resp.Body.Close() })
 	defer stop()
@@ -158,37 +157,51 @@ func (x *exchange) watch(ctx context.Context, interrupt func()) (context.Context
 		stopInterrupt()
 		cancel(nil)
 	}
-	every := time.Duration(x.decision.ReauthorizeS) * time.Second
 	go func() {
 		for {
-			wait := every
-			if left := time.Until(x.principal.Expires); !x.principal.Expires.IsZero() && (left < wait || wait <= 0) {
-				wait = max(left, time.Millisecond)
-			}
-			if wait <= 0 {
-				return // neither ends
+			wait, ends := x.nextCheck(time.Now())
+			if !ends {
+				return
 			}
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(wait):
 			}
-			if x.expired(time.Now()) {
-				cancel(errExpired)
-				return
-			}
-			if err := x.reauthenticate(ctx); err != nil {
+			if err := x.stillAllowed(ctx); err != nil {
 				cancel(err)
-				return
-			}
-			d, _, err := x.g.cfg.Policy.Snapshot().Decide(ctx, x.input)
-			if err != nil || !d.Allow {
-				cancel(errWithdrawn)
 				return
 			}
 		}
 	}()
 	return ctx, stop
+}
+
+// nextCheck is how long from now a stream may go on unasked: until the caller's
+// credential expires, but no longer than reauthorize_s. Without either it may
+// go on to its end.
+func (x *exchange) nextCheck(now time.Time) (wait time.Duration, ends bool) {
+	wait = time.Duration(x.decision.ReauthorizeS) * time.Second
+	if expires := x.principal.Expires; !expires.IsZero() {
+		if left := expires.Sub(now); left < wait || wait <= 0 {
+			return max(left, time.Millisecond), true
+		}
+	}
+	return wait, wait > 0
+}
+
+// stillAllowed asks again what let the stream begin.
+func (x *exchange) stillAllowed(ctx context.Context) error {
+	if x.expired(time.Now()) {
+		return errExpired
+	}
+	if err := x.reauthenticate(ctx); err != nil {
+		return err
+	}
+	if d, _, err := x.g.cfg.Policy.Snapshot().Decide(ctx, x.input); err != nil || !d.Allow {
+		return errWithdrawn
+	}
+	return nil
 }
 
 // gone turns an error of reading the answer into the caller's cancellation where

@@ -146,10 +146,10 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 	if !x.recorded {
 		x.writeRefusal(ctx, f)
 	}
-	if f.Code == "internal" {
+	if f.unforeseen() {
 		x.g.cfg.Logger.Error("request failed inside", "decision_id", x.id, "error", f)
 	}
-	if f.Code == "client_gone" {
+	if f.clientGone() {
 		return
 	}
 	if x.answering {

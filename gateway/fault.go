@@ -38,6 +38,18 @@ func (f *Fault) Error() string {
 // Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Err }
 
+// clientGone reports whether there is nobody to tell.
+func (f *Fault) clientGone() bool { return f.Status == statusClientGone }
+
+// unforeseen reports whether the table has no row for it: a bug of ours.
+func (f *Fault) unforeseen() bool { return f.Code == codeInternal }
+
+// statusClientGone is what records and metrics say of a request whose client
+// did not wait, as other proxies do; nobody is sent it.
+const statusClientGone = 499
+
+const codeInternal = "internal"
+
 // The error types that OpenAI's SDKs know.
 const (
 	typeAuthentication = "authentication_error"
@@ -68,7 +80,6 @@ var (
 	errEngineBusy       = errors.New("engine has no room")
 	errEngineFailed     = errors.New("engine failed")
 	errAnswer           = errors.New("engine's answer is not well formed")
-	errNotReady         = errors.New("not ready")
 	errPanic            = errors.New("panic")
 	errLimited          = errors.New("every replica has too many requests")
 	errOverdue          = errors.New("request took longer than it may")
@@ -83,54 +94,109 @@ var faults = []struct {
 	err   error
 	fault Fault
 }{
-	{errNotFound, Fault{Status: http.StatusNotFound, Type: typeInvalid, Code: "not_found", Message: "No such route.", Reason: "not_found"}},
-	{errMethodNotAllowed, Fault{Status: http.StatusMethodNotAllowed, Type: typeInvalid, Code: "method_not_allowed", Message: "This route does not take that method.", Reason: "method_not_allowed"}},
+	{errNotFound, invalid(http.StatusNotFound, "not_found", "not_found", "No such route.")},
+	{errMethodNotAllowed, invalid(http.StatusMethodNotAllowed, "method_not_allowed", "method_not_allowed", "This route does not take that method.")},
 
-	{identity.ErrNoCredential, Fault{Status: http.StatusUnauthorized, Type: typeAuthentication, Code: "no_credential", Message: "No credential was given.", Reason: "no_credential"}},
-	{identity.ErrAmbiguous, Fault{Status: http.StatusUnauthorized, Type: typeAuthentication, Code: "bad_credential", Message: "The credentials given cannot be used together.", Reason: "ambiguous_credential"}},
-	{identity.ErrUnavailable, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The credential cannot be checked now.", Reason: "credential_uncheckable"}},
-	{identity.ErrBadCredential, Fault{Status: http.StatusUnauthorized, Type: typeAuthentication, Code: "bad_credential", Message: "The credential was not accepted.", Reason: "bad_credential"}},
-	{errNotRegistered, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "policy_denied", Message: "This request is not permitted.", Reason: "not_registered"}},
-	{errExpired, Fault{Status: http.StatusUnauthorized, Type: typeAuthentication, Code: "bad_credential", Message: "The credential has expired.", Reason: "credential_expired"}},
+	{identity.ErrNoCredential, unproven("no_credential", "no_credential", "No credential was given.")},
+	{identity.ErrAmbiguous, unproven("bad_credential", "ambiguous_credential", "The credentials given cannot be used together.")},
+	{identity.ErrUnavailable, notReady("credential_uncheckable", "The credential cannot be checked now.")},
+	{identity.ErrBadCredential, unproven("bad_credential", "bad_credential", "The credential was not accepted.")},
+	{errNotRegistered, denied("not_registered")},
+	{errExpired, unproven("bad_credential", "credential_expired", "The credential has expired.")},
 
-	{errTooLarge, Fault{Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "too_large", Message: "The request body is too large.", Reason: "too_large"}},
-	{errUnreadable, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The request body could not be read to its end.", Reason: "unreadable_body"}},
-	{errTooLong, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The prompt is longer than the model's context window.", Param: "messages", Reason: reasonTooLong}},
-	{errHeader, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "A Sallyport header has a value that is not understood.", Reason: "bad_header"}},
-	{errConversation, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The conversation is not known; begin a new one.", Reason: "bad_conversation"}},
-	{errUnclassified, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "unclassified", Message: "The request holds something that could not be classified.", Reason: "unclassified"}},
+	{errTooLarge, invalid(http.StatusRequestEntityTooLarge, "too_large", "too_large", "The request body is too large.")},
+	{errUnreadable, bad("unreadable_body", "The request body could not be read to its end.")},
+	{errTooLong, bad(reasonTooLong, "The prompt is longer than the model's context window.").in("messages")},
+	{errHeader, bad("bad_header", "A Sallyport header has a value that is not understood.")},
+	{errConversation, bad("bad_conversation", "The conversation is not known; begin a new one.")},
+	{errUnclassified, forbidden("unclassified", "unclassified", "The request holds something that could not be classified.")},
 
-	{policy.ErrUndefined, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "policy_denied", Message: "This request is not permitted.", Reason: "policy_undefined"}},
-	{policy.ErrTimeout, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "policy_denied", Message: "This request is not permitted.", Reason: "policy_timeout"}},
-	{policy.ErrMalformed, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "policy_denied", Message: "This request is not permitted.", Reason: "policy_malformed"}},
-	{policy.ErrEvaluation, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "policy_denied", Message: "This request is not permitted.", Reason: "policy_error"}},
-	{errDenied, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "policy_denied", Message: "This request is not permitted.", Reason: "policy_denied"}},
-	{errTool, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "policy_denied", Message: "This request is not permitted.", Reason: "tool_not_allowed"}},
-	{errInspection, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "policy_denied", Message: "This request is not permitted.", Reason: "inspection_unavailable"}},
-	{errWithdrawn, Fault{Status: http.StatusForbidden, Type: typePermission, Code: "policy_denied", Message: "This request is no longer permitted.", Reason: "reauthorize_denied"}},
+	{policy.ErrUndefined, denied("policy_undefined")},
+	{policy.ErrTimeout, denied("policy_timeout")},
+	{policy.ErrMalformed, denied("policy_malformed")},
+	{policy.ErrEvaluation, denied("policy_error")},
+	{errDenied, denied("policy_denied")},
+	{errTool, denied("tool_not_allowed")},
+	{errInspection, denied("inspection_unavailable")},
+	{errWithdrawn, forbidden("policy_denied", "reauthorize_denied", "This request is no longer permitted.")},
 
-	{errClientGone, Fault{Status: 499, Type: typeInvalid, Code: "client_gone", Message: "The client closed the request.", Reason: "client_gone"}},
-	{errOverdue, Fault{Status: http.StatusGatewayTimeout, Type: typeServer, Code: "upstream_timeout", Message: "The request took too long.", Reason: "total_timeout"}},
-	{errStopping, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is stopping.", Reason: "stopping"}},
-	{audit.ErrTooLarge, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The request has more to be recorded than the log has room for.", Reason: "record_too_large"}},
-	{audit.ErrUnavailable, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "audit_unavailable", Message: "The request could not be recorded, so it was not forwarded.", Reason: "audit_unavailable"}},
-	{errNotReady, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is not ready.", Reason: "not_ready"}},
-	{errInflight, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway has too much in hand.", Reason: "inflight_bytes"}},
-	{errPolicyMoved, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "not_ready", Message: "The gateway is being reconfigured.", Reason: "policy_moved"}},
-	{errLimited, Fault{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "rate_limited", Message: "The model servers have too many requests.", Reason: "rate_limited"}},
-	{errEngineBusy, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "no_replica", Message: "No model server can take the request now.", Reason: "engine_busy"}},
-	{routing.ErrNoReplica, Fault{Status: http.StatusServiceUnavailable, Type: typeServer, Code: "no_replica", Message: "No model server can take the request now.", Reason: "no_replica"}},
+	{errClientGone, gone()},
+	{errOverdue, server(http.StatusGatewayTimeout, "upstream_timeout", "total_timeout", "The request took too long.")},
+	{errStopping, notReady("stopping", "The gateway is stopping.")},
+	{audit.ErrTooLarge, bad("record_too_large", "The request has more to be recorded than the log has room for.")},
+	{audit.ErrUnavailable, unavailable("audit_unavailable", "audit_unavailable", "The request could not be recorded, so it was not forwarded.")},
+	{errInflight, notReady("inflight_bytes", "The gateway has too much in hand.")},
+	{errPolicyMoved, notReady("policy_moved", "The gateway is being reconfigured.")},
+	{errLimited, limited()},
+	{errEngineBusy, unavailable("no_replica", "engine_busy", "No model server can take the request now.")},
+	{routing.ErrNoReplica, unavailable("no_replica", "no_replica", "No model server can take the request now.")},
 
-	{errEngineRefused, Fault{Status: http.StatusBadRequest, Type: typeInvalid, Code: "invalid_request", Message: "The model server did not accept the request's parameters.", Reason: "engine_refused"}},
-	{upstream.ErrIdentity, Fault{Status: http.StatusBadGateway, Type: typeServer, Code: "replica_identity", Message: "A model server could not be authenticated.", Reason: "replica_identity"}},
-	{upstream.ErrTimeout, Fault{Status: http.StatusGatewayTimeout, Type: typeServer, Code: "upstream_timeout", Message: "The model server did not answer in time.", Reason: "upstream_timeout"}},
-	{upstream.ErrConnect, Fault{Status: http.StatusBadGateway, Type: typeServer, Code: "upstream_error", Message: "The model server failed.", Reason: "upstream_unreachable"}},
-	{upstream.ErrUnreachable, Fault{Status: http.StatusBadGateway, Type: typeServer, Code: "upstream_error", Message: "The model server failed.", Reason: "upstream_unreachable"}},
-	{errAnswer, Fault{Status: http.StatusBadGateway, Type: typeServer, Code: "upstream_error", Message: "The model server failed.", Reason: "upstream_malformed"}},
-	{errEngineFailed, Fault{Status: http.StatusBadGateway, Type: typeServer, Code: "upstream_error", Message: "The model server failed.", Reason: "upstream_error"}},
+	{errEngineRefused, bad("engine_refused", "The model server did not accept the request's parameters.")},
+	{upstream.ErrIdentity, server(http.StatusBadGateway, "replica_identity", "replica_identity", "A model server could not be authenticated.")},
+	{upstream.ErrTimeout, server(http.StatusGatewayTimeout, "upstream_timeout", "upstream_timeout", "The model server did not answer in time.")},
+	{upstream.ErrConnect, broken("upstream_unreachable")},
+	{upstream.ErrUnreachable, broken("upstream_unreachable")},
+	{errAnswer, broken("upstream_malformed")},
+	{errEngineFailed, broken("upstream_error")},
 
-	// Last: the deadline of whatever ran may be wrapped by any of the above.
-	{context.Canceled, Fault{Status: 499, Type: typeInvalid, Code: "client_gone", Message: "The client closed the request.", Reason: "client_gone"}},
+	// Last: any of the above may wrap the cancellation that it came of.
+	{context.Canceled, gone()},
+}
+
+// The kinds of fault in the table.
+
+func invalid(status int, code, reason, message string) Fault {
+	return Fault{Status: status, Type: typeInvalid, Code: code, Reason: reason, Message: message}
+}
+
+func bad(reason, message string) Fault {
+	return invalid(http.StatusBadRequest, "invalid_request", reason, message)
+}
+
+func gone() Fault {
+	return invalid(statusClientGone, "client_gone", "client_gone", "The client closed the request.")
+}
+
+func unproven(code, reason, message string) Fault {
+	return Fault{Status: http.StatusUnauthorized, Type: typeAuthentication, Code: code, Reason: reason, Message: message}
+}
+
+func forbidden(code, reason, message string) Fault {
+	return Fault{Status: http.StatusForbidden, Type: typePermission, Code: code, Reason: reason, Message: message}
+}
+
+// denied looks the same whatever the reason, which is for the record.
+func denied(reason string) Fault {
+	return forbidden("policy_denied", reason, "This request is not permitted.")
+}
+
+func limited() Fault {
+	const code = "rate_limited"
+	return Fault{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: code, Reason: code, Message: "The model servers have too many requests."}
+}
+
+func server(status int, code, reason, message string) Fault {
+	return Fault{Status: status, Type: typeServer, Code: code, Reason: reason, Message: message}
+}
+
+func unavailable(code, reason, message string) Fault {
+	return server(http.StatusServiceUnavailable, code, reason, message)
+}
+
+func notReady(reason, message string) Fault { return unavailable("not_ready", reason, message) }
+
+func broken(reason string) Fault {
+	return server(http.StatusBadGateway, "upstream_error", reason, "The model server failed.")
+}
+
+func internal() Fault {
+	return server(http.StatusInternalServerError, codeInternal, "internal", "Internal error.")
+}
+
+// in names the field to blame.
+func (f Fault) in(param string) Fault {
+	f.Param = param
+	return f
 }
 
 // wireStatus gives the status of a refusal by the decoder, whose code is the
@@ -150,18 +216,22 @@ func faultOf(err error) *Fault {
 	if errors.As(err, &f) {
 		return f
 	}
+	found := tabled(err)
+	found.Err = err
+	return &found
+}
+
+func tabled(err error) Fault {
 	var we *wire.Error
 	if errors.As(err, &we) {
 		if status, ok := wireStatus[we.Code]; ok {
-			return &Fault{Status: status, Type: typeInvalid, Code: string(we.Code), Message: we.Message, Param: we.Param, Reason: string(we.Code), Err: err}
+			return invalid(status, string(we.Code), string(we.Code), we.Message).in(we.Param)
 		}
 	}
 	for _, row := range faults {
 		if errors.Is(err, row.err) {
-			f := row.fault
-			f.Err = err
-			return &f
+			return row.fault
 		}
 	}
-	return &Fault{Status: http.StatusInternalServerError, Type: typeServer, Code: "internal", Message: "Internal error.", Reason: "internal", Err: err}
+	return internal()
 }

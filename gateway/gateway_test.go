@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
@@ -116,6 +117,23 @@ func TestDurabilityIsTheStricterOfTwo(t *testing.T) {
 		x := &exchange{g: &Gateway{cfg: Config{Durability: c.config}}, decision: policy.Decision{Durability: string(c.policy)}}
 		if got := x.durability(); got != c.want {
 			t.Errorf("policy %q, configuration %q: %q, want %q", c.policy, c.config, got, c.want)
+		}
+	}
+}
+
+func TestATextIsCutBetweenCharacters(t *testing.T) {
+	full := strings.Repeat("x", maxText)
+	for _, c := range []struct{ in, want string }{
+		{"", ""},
+		{full, full},
+		{full + "x", full},
+		{full[1:] + "é", full[1:]},
+		{full[2:] + "é", full[2:] + "é"},
+		{full[3:] + "😀", full[3:]},
+		{strings.Repeat("\x80", maxText+9), strings.Repeat("\x80", maxText-utf8.UTFMax)}, // no text at all
+	} {
+		if got := bounded(c.in); got != c.want {
+			t.Errorf("%q became %q", c.in, got)
 		}
 	}
 }

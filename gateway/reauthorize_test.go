@@ -167,6 +167,32 @@ func trickle(d time.Duration) act {
 	}
 }
 
+func TestAStreamIsAskedForWhenItsCredentialEndsOrSooner(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		every int64         // s
+		left  time.Duration // 0: the credential does not expire
+		want  time.Duration // 0: never
+	}{
+		{0, 0, 0},
+		{5, 0, 5 * time.Second},
+		{0, time.Minute, time.Minute},
+		{5, time.Minute, 5 * time.Second},
+		{5, time.Second, time.Second},
+		{5, -time.Second, time.Millisecond},
+		{0, -time.Second, time.Millisecond},
+	} {
+		x := &exchange{}
+		x.decision.ReauthorizeS = c.every
+		if c.left != 0 {
+			x.principal.Expires = now.Add(c.left)
+		}
+		if wait, ends := x.nextCheck(now); wait != c.want || ends != (c.want > 0) {
+			t.Errorf("every %d s with %v left: %v, %v", c.every, c.left, wait, ends)
+		}
+	}
+}
+
 // A stream lasts no longer than the credential that it was begun with.
 func TestAStreamEndsWithItsCredential(t *testing.T) {
 	policy := impatient(t)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/classify"
@@ -63,7 +64,9 @@ func (x *exchange) writeRefusal(ctx context.Context, f *Fault) {
 	rec.Status, rec.Reason, rec.HTTP = statusDenied, f.Reason, f.Status
 	rec.Durability = audit.Strict
 	if f.Err != nil {
-		rec.Detail = detail(f)
+		// The cause as far as it comes from our own code or from policy. What the
+		// decoder says may name fields of the caller, so it is cut.
+		rec.Detail = bounded(f.Err.Error())
 	}
 	err := x.step(context.WithoutCancel(ctx), "write", func(ctx context.Context) error {
 		err := x.append(ctx, rec)
@@ -84,17 +87,6 @@ func omitted(raw json.RawMessage) json.RawMessage {
 		return raw
 	}
 	return fmt.Appendf(nil, `{"omitted":true,"sha256":"%x","bytes":%d}`, sha256.Sum256(raw), len(raw))
-}
-
-// detail is the cause of a refusal as far as it comes from our own code or from
-// policy. What the decoder says names fields of the caller and is bounded there.
-func detail(f *Fault) string {
-	const most = 256
-	s := f.Err.Error()
-	if len(s) > most {
-		s = s[:most]
-	}
-	return s
 }
 
 func (x *exchange) append(ctx context.Context, rec *audit.Record) error {
@@ -162,8 +154,20 @@ func (x *exchange) describeClass(rec *audit.Record) {
 	}
 }
 
-// bounded cuts what a caller chose to a length that a log can bear.
-func bounded(s string) string { return s[:min(len(s), 256)] }
+// maxText is the most bytes of a text in a record that somebody else chose.
+const maxText = 256
+
+// bounded cuts a text to what a log can bear, between two characters.
+func bounded(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	end := maxText
+	for end > maxText-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end]
+}
 
 func (x *exchange) caller() *audit.Caller {
 	p := x.principal
