@@ -45,6 +45,22 @@ const (
 	KindFleet         Kind = "fleet"
 )
 
+// The status of a decision.
+const (
+	StatusAllowed = "allowed"
+	StatusDenied  = "denied"
+)
+
+// The status of an outcome.
+const (
+	StatusOK           = "ok"
+	StatusRefused      = "refused"   // by the engine, or by a check that ended what had begun
+	StatusError        = "error"     // the replica's, or ours
+	StatusCancelled    = "cancelled" // by the caller
+	StatusNotForwarded = "not_forwarded"
+	StatusUnknownCrash = "unknown_crash" // written at the next start
+)
+
 // Durability is how far a decision must have travelled before the request may.
 type Durability string
 
@@ -103,7 +119,7 @@ type Record struct {
 	Attempt    int        `json:"attempt,omitempty"` // 1 for the first
 	Durability Durability `json:"durability,omitempty"`
 	Reason     string     `json:"reason,omitempty"` // stable code: why refused, why another attempt
-	Status     string     `json:"status,omitempty"` // allowed or denied for a decision; ok, refused, … for an outcome
+	Status     string     `json:"status,omitempty"` // of a decision or an outcome
 	HTTP       int        `json:"http,omitempty"`   // status sent to the caller
 	Detail     string     `json:"detail,omitempty"` // short operator-facing cause; never text of a prompt or a peer's answer
 
@@ -244,7 +260,7 @@ type Candidate struct {
 
 // Outcome says how an attempt ended.
 type Outcome struct {
-	Status           string    `json:"status"` // ok, refused, error, cancelled, not_forwarded, unknown_crash
+	Status           string    `json:"status"`
 	HTTP             int       `json:"http"`
 	UpstreamHTTP     int       `json:"upstream_http"`
 	Replica          string    `json:"replica,omitempty"`

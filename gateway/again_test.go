@@ -164,7 +164,7 @@ func TestARequestTakesNoLongerThanItMay(t *testing.T) {
 					!stream && a.body != p.failure("server_error", "upstream_timeout", tooLong, false) {
 					t.Errorf("%d %s", a.status, a.body)
 				}
-				s.tells(a, told{attempts: 1, status: statusError, reasons: []string{"total_timeout"}, http: status})
+				s.tells(a, told{attempts: 1, status: audit.StatusError, reasons: []string{"total_timeout"}, http: status})
 			})
 		}
 	}
@@ -200,7 +200,7 @@ func TestAGatewayThatStopsEndsItsStreams(t *testing.T) {
 					!stream && !strings.Contains(a.body, stopping) || a.status != status || a.err != nil {
 					t.Errorf("%d %s", a.status, a.body)
 				}
-				s.tells(a, told{attempts: 1, status: statusError, reasons: []string{"stopping"}, http: status})
+				s.tells(a, told{attempts: 1, status: audit.StatusError, reasons: []string{"stopping"}, http: status})
 				if a := s.ask(p, "acme", p.body(s.newMark())); a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, stopping) {
 					t.Errorf("the next one: %d %s", a.status, a.body)
 				}

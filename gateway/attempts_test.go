@@ -73,10 +73,10 @@ func TestABusyOrBrokenEngineIsNotTheOnlyOne(t *testing.T) {
 				if len(d) != 2 || len(o) != 2 || d[0].Placement.Replica != got[0].replica || d[1].Placement.Replica != got[1].replica {
 					t.Fatalf("%d decisions, %d outcomes", len(d), len(o))
 				}
-				if d[1].Attempt != 2 || d[1].Reason != c.reason || d[1].Status != statusAllowed || excludedOf(d[1]) != 1 {
+				if d[1].Attempt != 2 || d[1].Reason != c.reason || d[1].Status != audit.StatusAllowed || excludedOf(d[1]) != 1 {
 					t.Errorf("second decision: attempt %d, reason %q, excluded %v", d[1].Attempt, d[1].Reason, d[1].Placement.Excluded)
 				}
-				if o[0].Attempt != 1 || o[0].Status != statusError || o[0].Reason != c.upstream || o[0].Outcome.HTTP != 0 || o[1].Attempt != 2 || o[1].Status != statusOK {
+				if o[0].Attempt != 1 || o[0].Status != audit.StatusError || o[0].Reason != c.upstream || o[0].Outcome.HTTP != 0 || o[1].Attempt != 2 || o[1].Status != audit.StatusOK {
 					t.Errorf("outcomes: %d %s %s %d, %d %s", o[0].Attempt, o[0].Status, o[0].Reason, o[0].Outcome.HTTP, o[1].Attempt, o[1].Status)
 				}
 			})
@@ -100,7 +100,7 @@ func TestWhenNoReplicaIsLeft(t *testing.T) {
 		t.Errorf("%d engines were asked, there are two", n)
 	}
 	d, o := s.story(a)
-	if len(d) != 3 || len(o) != 2 || d[2].Status != statusDenied || d[2].Reason != "no_replica" || d[2].Attempt != 3 {
+	if len(d) != 3 || len(o) != 2 || d[2].Status != audit.StatusDenied || d[2].Reason != "no_replica" || d[2].Attempt != 3 {
 		t.Errorf("%d decisions, %d outcomes, last %s %s", len(d), len(o), d[len(d)-1].Status, d[len(d)-1].Reason)
 	}
 }
@@ -119,7 +119,7 @@ func TestARefusalOfTheContentIsFinal(t *testing.T) {
 			if n := len(s.engine.got(mark)); n != 1 {
 				t.Errorf("%d engines were asked", n)
 			}
-			if d, o := s.lone(a); d.Status != statusAllowed || o.Status != statusRefused || o.Reason != "engine_refused" || o.Outcome.HTTP != 400 {
+			if d, o := s.lone(a); d.Status != audit.StatusAllowed || o.Status != audit.StatusRefused || o.Reason != "engine_refused" || o.Outcome.HTTP != 400 {
 				t.Errorf("outcome %s %s", o.Status, o.Reason)
 			}
 		})
@@ -184,7 +184,7 @@ func TestAStreamThatBreaksNeverLooksFinished(t *testing.T) {
 			if n := len(s.engine.got(mark)); n != 1 {
 				t.Errorf("tried %d times after the first byte", n)
 			}
-			if _, o := s.lone(a); o.Status != statusError || o.Reason != c.reason || o.Outcome.HTTP != 200 || o.Outcome.UpstreamHTTP != 200 || o.Outcome.ErrorClass != "upstream_error" {
+			if _, o := s.lone(a); o.Status != audit.StatusError || o.Reason != c.reason || o.Outcome.HTTP != 200 || o.Outcome.UpstreamHTTP != 200 || o.Outcome.ErrorClass != "upstream_error" {
 				t.Errorf("outcome %s %s %d, want %s", o.Status, o.Reason, o.Outcome.HTTP, c.reason)
 			}
 		})
@@ -207,7 +207,7 @@ func TestWhatComesAfterTheEndIsNoPartOfTheAnswer(t *testing.T) {
 			if a.body != chunk+"data: [DONE]\n\n" || a.err != nil {
 				t.Errorf("stream: %s %v", a.body, a.err)
 			}
-			if _, o := s.lone(a); o.Status != statusOK {
+			if _, o := s.lone(a); o.Status != audit.StatusOK {
 				t.Errorf("outcome %s %s", o.Status, o.Reason)
 			}
 		})
@@ -243,7 +243,7 @@ func TestAnAnswerThatIsNoneIsAnError(t *testing.T) {
 			}
 			s.want(a, http.StatusBadGateway, "upstream_error")
 			s.silent(a)
-			if _, o := s.lone(a); o.Status != statusError || o.Reason != c.reason || o.Outcome.HTTP != 502 {
+			if _, o := s.lone(a); o.Status != audit.StatusError || o.Reason != c.reason || o.Outcome.HTTP != 502 {
 				t.Errorf("outcome %s %s %d, want %s", o.Status, o.Reason, o.Outcome.HTTP, c.reason)
 			}
 		})
@@ -259,7 +259,7 @@ func TestAnAnswerThatIsNoneIsAnError(t *testing.T) {
 		})
 		a := s.post("acme", chat(mark))
 		s.want(a, http.StatusBadGateway, "upstream_error")
-		if _, o := s.lone(a); o.Status != statusError || o.Reason != "upstream_unreachable" {
+		if _, o := s.lone(a); o.Status != audit.StatusError || o.Reason != "upstream_unreachable" {
 			t.Errorf("outcome %s %s", o.Status, o.Reason)
 		}
 	})
@@ -280,7 +280,7 @@ func TestAnEngineThatDoesNotAnswerIsGivenUp(t *testing.T) {
 		if n := len(s.engine.got(mark)); n != 1 {
 			t.Errorf("tried %d times: the first may have worked on it all the while", n)
 		}
-		if _, o := s.lone(a); o.Status != statusError || o.Reason != "upstream_timeout" {
+		if _, o := s.lone(a); o.Status != audit.StatusError || o.Reason != "upstream_timeout" {
 			t.Errorf("outcome %s %s", o.Status, o.Reason)
 		}
 	})
@@ -295,7 +295,7 @@ func TestAnEngineThatDoesNotAnswerIsGivenUp(t *testing.T) {
 		if data := events(a.body); len(data) != 2 || !strings.Contains(data[1], `"code":"upstream_timeout"`) {
 			t.Fatalf("stream: %s", a.body)
 		}
-		if _, o := s.lone(a); o.Status != statusError || o.Reason != "upstream_timeout" {
+		if _, o := s.lone(a); o.Status != audit.StatusError || o.Reason != "upstream_timeout" {
 			t.Errorf("outcome %s %s", o.Status, o.Reason)
 		}
 	})
@@ -377,7 +377,7 @@ func TestAConnectionThatFailsIsTriedElsewhere(t *testing.T) {
 			if d[0].Placement.Replica != id || d[1].Placement.Replica != other.id || d[1].Reason != c.reason || d[1].Placement.Excluded[c.excluded] != 1 {
 				t.Errorf("second decision for %s: reason %q, excluded %v", d[1].Placement.Replica, d[1].Reason, d[1].Placement.Excluded)
 			}
-			if o[0].Status != statusError || o[0].Reason != c.status || o[1].Status != statusOK || o[1].Outcome.Peer != other.id {
+			if o[0].Status != audit.StatusError || o[0].Reason != c.status || o[1].Status != audit.StatusOK || o[1].Outcome.Peer != other.id {
 				t.Errorf("outcomes: %s %s, %s by %s", o[0].Status, o[0].Reason, o[1].Status, o[1].Outcome.Peer)
 			}
 			if meanwhile == "" {

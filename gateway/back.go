@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 )
@@ -29,7 +30,7 @@ const (
 func (x *exchange) back(ctx context.Context) error {
 	resp := x.response
 	defer func() { _ = resp.Body.Close() }() // whatever it says, the answer is over
-	x.end = ended{status: statusOK, http: http.StatusOK, engine: resp.Status, peer: resp.Peer}
+	x.end = ended{status: audit.StatusOK, http: http.StatusOK, engine: resp.Status, peer: resp.Peer}
 	end := &x.end
 	a := x.op.Answer(x.request)
 	a.CachedTokens = x.decision.ExposeCachedTokens

@@ -140,7 +140,7 @@ func (s *service) cancelled(t *testing.T, from uint64, w window) {
 	if w.before != "" {
 		sent = 200 // the client has begun to read
 	}
-	if o.Status != statusCancelled || o.Reason != "client_gone" || o.Outcome.HTTP != sent {
+	if o.Status != audit.StatusCancelled || o.Reason != "client_gone" || o.Outcome.HTTP != sent {
 		t.Errorf("outcome %s %s %d, want %d", o.Status, o.Reason, o.Outcome.HTTP, sent)
 	}
 }
@@ -165,7 +165,7 @@ func TestAClientThatLeavesWhileTheLogWritesIsNotForwarded(t *testing.T) {
 		_ = resp.Body.Close()
 		t.Fatal("the client got an answer")
 	}
-	if d, o := s.storyOf(*id.Load()); len(d) != 1 || len(o) != 1 || o[0].Status != statusNotForwarded {
+	if d, o := s.storyOf(*id.Load()); len(d) != 1 || len(o) != 1 || o[0].Status != audit.StatusNotForwarded {
 		t.Errorf("%d decisions, outcome %+v", len(d), o)
 	}
 	s.unreached(mark)
@@ -197,7 +197,7 @@ func TestACredentialThatExpiresEndsTheStream(t *testing.T) {
 	if data := events(a.body); len(data) != 2 || !strings.Contains(data[1], `"code":"bad_credential"`) || strings.Contains(a.body, "[DONE]") {
 		t.Errorf("stream: %s", a.body)
 	}
-	if _, o := s.lone(a); o.Status != statusRefused || o.Reason != "credential_expired" || o.Outcome.HTTP != 200 {
+	if _, o := s.lone(a); o.Status != audit.StatusRefused || o.Reason != "credential_expired" || o.Outcome.HTTP != 200 {
 		t.Errorf("outcome %s %s %d", o.Status, o.Reason, o.Outcome.HTTP)
 	}
 }
@@ -223,7 +223,7 @@ func TestACredentialThatExpiresBeforeForwardingIsRefused(t *testing.T) {
 	a := s.post("acme", chat(mark))
 	s.want(a, http.StatusUnauthorized, "bad_credential")
 	s.unreached(mark)
-	if _, o := s.lone(a); o.Status != statusNotForwarded || o.Reason != "credential_expired" || o.Outcome.HTTP != 401 {
+	if _, o := s.lone(a); o.Status != audit.StatusNotForwarded || o.Reason != "credential_expired" || o.Outcome.HTTP != 401 {
 		t.Errorf("outcome %s %s %d", o.Status, o.Reason, o.Outcome.HTTP)
 	}
 }
@@ -257,7 +257,7 @@ func TestAPolicyThatDeniesLaterEndsTheStream(t *testing.T) {
 		a := s.post("acme", chat(mark, streamed))
 		_, o := s.lone(a)
 		if !denies {
-			if o.Status != statusOK || !strings.Contains(a.body, "[DONE]") {
+			if o.Status != audit.StatusOK || !strings.Contains(a.body, "[DONE]") {
 				t.Errorf("a policy that still allows: %s, stream %s", o.Status, a.body)
 			}
 			continue
@@ -265,7 +265,7 @@ func TestAPolicyThatDeniesLaterEndsTheStream(t *testing.T) {
 		if data := events(a.body); len(data) != 2 || !strings.Contains(data[1], `"code":"policy_denied"`) || strings.Contains(a.body, "[DONE]") {
 			t.Errorf("stream: %s", a.body)
 		}
-		if o.Status != statusRefused || o.Reason != "reauthorize_denied" {
+		if o.Status != audit.StatusRefused || o.Reason != "reauthorize_denied" {
 			t.Errorf("outcome %s %s", o.Status, o.Reason)
 		}
 	}
@@ -304,7 +304,7 @@ func TestAClientThatDoesNotReadMeetsADeadline(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				t.Fatal("the engine still writes to a client that does not read")
 			}
-			if _, o := s.storyOf(resp.Header.Get("Sallyport-Decision-Id")); len(o) != 1 || o[0].Status != statusCancelled || o[0].Reason != "client_gone" {
+			if _, o := s.storyOf(resp.Header.Get("Sallyport-Decision-Id")); len(o) != 1 || o[0].Status != audit.StatusCancelled || o[0].Reason != "client_gone" {
 				t.Errorf("outcome %+v", o)
 			}
 		})

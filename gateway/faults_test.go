@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 )
 
@@ -92,7 +93,7 @@ func TestAnEngineThatFailsBeforeItAnswersIsReplaced(t *testing.T) {
 					})
 					a := s.ask(p, "acme", p.body(mark, more...))
 					s.exactly(a, http.StatusOK, want)
-					s.tells(a, told{attempts: 2, status: statusOK, reasons: []string{f.why}, http: 200})
+					s.tells(a, told{attempts: 2, status: audit.StatusOK, reasons: []string{f.why}, http: 200})
 				})
 			}
 		}
@@ -192,11 +193,11 @@ func TestAStreamIsWholeOrSaysThatItIsNot(t *testing.T) {
 				}
 				if f.reason == "" {
 					s.exactly(a, http.StatusOK, v.begin+p.texts("Hel", "lö 好")+v.end)
-					s.tells(a, told{attempts: 1, status: statusOK, http: 200})
+					s.tells(a, told{attempts: 1, status: audit.StatusOK, http: 200})
 					return
 				}
 				s.exactly(a, http.StatusOK, v.begin+p.texts("Hel")+p.broke("upstream_error", failedText, 2))
-				s.tells(a, told{attempts: 1, status: statusError, reasons: []string{f.reason}, http: 200})
+				s.tells(a, told{attempts: 1, status: audit.StatusError, reasons: []string{f.reason}, http: 200})
 			})
 		}
 	})
@@ -253,11 +254,11 @@ func TestAnAnswerInOnePieceIsWholeOrAnError(t *testing.T) {
 				}
 				if f.reason == "" {
 					s.exactly(a, http.StatusOK, v.shown)
-					s.tells(a, told{attempts: 1, status: statusOK, http: 200})
+					s.tells(a, told{attempts: 1, status: audit.StatusOK, http: 200})
 					return
 				}
 				s.exactly(a, http.StatusBadGateway, p.failure("server_error", "upstream_error", failedText, false))
-				s.tells(a, told{attempts: 1, status: statusError, reasons: []string{f.reason}, http: 502})
+				s.tells(a, told{attempts: 1, status: audit.StatusError, reasons: []string{f.reason}, http: 502})
 			})
 		}
 	})
@@ -290,7 +291,7 @@ func TestAStreamThatDoesNotBeginIsAnError(t *testing.T) {
 				s.engine.on(mark, f.act)
 				a := s.ask(p, "acme", p.body(mark, streamed))
 				s.exactly(a, http.StatusBadGateway, p.failure("server_error", "upstream_error", failedText, false))
-				s.tells(a, told{attempts: 1, status: statusError, reasons: []string{f.reason}, http: 502})
+				s.tells(a, told{attempts: 1, status: audit.StatusError, reasons: []string{f.reason}, http: 502})
 			})
 		}
 	})
@@ -341,7 +342,7 @@ func TestAnEngineThatStallsIsGivenUpOnEveryRoute(t *testing.T) {
 					t.Errorf("took %v", took)
 				}
 				s.exactly(a, f.status, f.want)
-				s.tells(a, told{attempts: 1, status: statusError, reasons: []string{"upstream_timeout"}, http: f.status})
+				s.tells(a, told{attempts: 1, status: audit.StatusError, reasons: []string{"upstream_timeout"}, http: f.status})
 			})
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/routing/splice"
 )
 
@@ -19,7 +20,7 @@ func TestARequestIsAnsweredAndWrittenDown(t *testing.T) {
 				t.Fatalf("%d %s %v", a.status, a.body, a.err)
 			}
 			d, o := s.lone(a)
-			if d.Status != "allowed" || o.Status != "ok" || o.Outcome.HTTP != 200 || o.Outcome.Finish != "stop" {
+			if d.Status != audit.StatusAllowed || o.Status != audit.StatusOK || o.Outcome.HTTP != 200 || o.Outcome.Finish != "stop" {
 				t.Errorf("decision %s, outcome %+v", d.Status, o.Outcome)
 			}
 			if got := s.engine.got(mark); len(got) != 1 || got[0].replica != d.Placement.Replica || o.Outcome.Peer != got[0].replica || o.Outcome.Replica != got[0].replica {

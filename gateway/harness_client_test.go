@@ -219,7 +219,7 @@ func (s *service) storyOf(id string) (decisions, outcomes []*audit.Record) {
 			switch r.Kind {
 			case audit.KindDecision:
 				decisions = append(decisions, r)
-				if r.Status == statusAllowed {
+				if r.Status == audit.StatusAllowed {
 					owed++
 				}
 			case audit.KindOutcome:

@@ -32,7 +32,7 @@ func TestARefusalByPolicySaysNoMoreThanItsCode(t *testing.T) {
 			}
 			s.unreached(mark)
 			d, _ := s.lone(a)
-			if d.Status != statusDenied || d.HTTP != 403 || d.Reason == "" || d.Reason == "policy_denied" || len(d.Input) == 0 || string(d.Decision) == "null" {
+			if d.Status != audit.StatusDenied || d.HTTP != 403 || d.Reason == "" || d.Reason == "policy_denied" || len(d.Input) == 0 || string(d.Decision) == "null" {
 				t.Errorf("record: %s %s %d, input %s, decision %s", d.Status, d.Reason, d.HTTP, d.Input, d.Decision)
 			}
 			if c.reason != "" && d.Reason != c.reason {

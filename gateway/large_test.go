@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+
+	"github.com/sallyport-ai/sallyport/audit"
 )
 
 // A leaf of the log has at most 64 KiB. A tenant whose tools alone fill more
@@ -28,7 +30,7 @@ func TestWhatIsTooLargeToBeWrittenDownIsRefusedAndWrittenDown(t *testing.T) {
 	s.want(a, http.StatusBadRequest, "invalid_request")
 	s.unreached(mark)
 	d, o := s.lone(a)
-	if d.Status != statusDenied || d.Reason != "record_too_large" || d.HTTP != http.StatusBadRequest || o != nil {
+	if d.Status != audit.StatusDenied || d.Reason != "record_too_large" || d.HTTP != http.StatusBadRequest || o != nil {
 		t.Errorf("decision %s %s %d, outcome %v", d.Status, d.Reason, d.HTTP, o)
 	}
 	var left struct {

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/sallyport-ai/sallyport/audit"
 )
 
 func TestMalformedRequestsAreRefusedAndWrittenDown(t *testing.T) {
@@ -79,7 +81,7 @@ func TestMalformedRequestsAreRefusedAndWrittenDown(t *testing.T) {
 				}
 			}
 			d, o := s.lone(a)
-			if d.Status != statusDenied || d.HTTP != c.status || string(d.Decision) != "null" || d.Input != nil || o != nil {
+			if d.Status != audit.StatusDenied || d.HTTP != c.status || string(d.Decision) != "null" || d.Input != nil || o != nil {
 				t.Errorf("record: %s %d, decision %s, input %s", d.Status, d.HTTP, d.Decision, d.Input)
 			}
 			if strings.Contains(d.Detail, mark) {

@@ -102,7 +102,7 @@ func TestAPolicyThatFailsDenies(t *testing.T) {
 			a := s.post("acme", chat(mark, c.more))
 			s.want(a, http.StatusForbidden, "policy_denied")
 			s.unreached(mark)
-			if d, o := s.lone(a); d.Status != statusDenied || d.Reason != c.reason || o != nil {
+			if d, o := s.lone(a); d.Status != audit.StatusDenied || d.Reason != c.reason || o != nil {
 				t.Errorf("%s for %q, want %q", d.Status, d.Reason, c.reason)
 			}
 			if strings.Contains(a.body, "rego") || strings.Contains(a.body, c.reason) {
@@ -159,10 +159,10 @@ func TestAPolicySwappedBeforeForwardingIsAskedAnew(t *testing.T) {
 				if a.status != http.StatusOK || len(decisions) != 2 || len(outcomes) != 2 {
 					t.Fatalf("%d with %d decisions and %d outcomes", a.status, len(decisions), len(outcomes))
 				}
-				if d := decisions[1]; d.Attempt != 2 || d.Status != statusAllowed || d.Reason != "policy_moved" || d.Policy.Digest == decisions[0].Policy.Digest {
+				if d := decisions[1]; d.Attempt != 2 || d.Status != audit.StatusAllowed || d.Reason != "policy_moved" || d.Policy.Digest == decisions[0].Policy.Digest {
 					t.Errorf("second decision: attempt %d, %s, reason %q", d.Attempt, d.Status, d.Reason)
 				}
-				if o := outcomes[0]; o.Status != statusNotForwarded || o.Attempt != 1 {
+				if o := outcomes[0]; o.Status != audit.StatusNotForwarded || o.Attempt != 1 {
 					t.Errorf("outcome of the first: %s of %d", o.Status, o.Attempt)
 				}
 				got := s.engine.got(mark)
@@ -176,10 +176,10 @@ func TestAPolicySwappedBeforeForwardingIsAskedAnew(t *testing.T) {
 			func(t *testing.T, s *service, mark string, a answer, decisions, outcomes []*audit.Record) {
 				s.want(a, http.StatusForbidden, "policy_denied")
 				s.unreached(mark)
-				if len(decisions) != 2 || decisions[1].Status != statusDenied || decisions[1].Reason != "model_not_permitted" || decisions[1].Attempt != 2 {
+				if len(decisions) != 2 || decisions[1].Status != audit.StatusDenied || decisions[1].Reason != "model_not_permitted" || decisions[1].Attempt != 2 {
 					t.Errorf("decisions: %+v", decisions)
 				}
-				if len(outcomes) != 1 || outcomes[0].Status != statusNotForwarded {
+				if len(outcomes) != 1 || outcomes[0].Status != audit.StatusNotForwarded {
 					t.Errorf("outcomes: %+v", outcomes)
 				}
 			},

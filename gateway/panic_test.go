@@ -29,7 +29,7 @@ func TestAPanicIsAnAnswerAndALogLine(t *testing.T) {
 	if strings.Contains(a.body, "secret") || !strings.Contains(s.logged.String(), "a bug with a secret") {
 		t.Errorf("answer %s, log %s", a.body, s.logged)
 	}
-	if decision, _ := s.lone(a); decision.Reason != "internal" || decision.Status != "denied" {
+	if decision, _ := s.lone(a); decision.Reason != "internal" || decision.Status != audit.StatusDenied {
 		t.Errorf("decision %+v", decision)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 )
 
@@ -145,7 +146,7 @@ func TestEachRouteIsAnsweredAndWrittenDown(t *testing.T) {
 				t.Fatalf("%s: %d %s %v", name, a.status, a.body, a.err)
 			}
 			d, o := s.lone(a)
-			if d.Request.Operation != p.op.Name || d.Class.Name != "chat" || o.Status != "ok" || o.Outcome.Finish == "" {
+			if d.Request.Operation != p.op.Name || d.Class.Name != "chat" || o.Status != audit.StatusOK || o.Outcome.Finish == "" {
 				t.Errorf("%s: decision %+v, outcome %+v", name, d.Request, o.Outcome)
 			}
 			got := s.engine.got(mark)
@@ -180,7 +181,7 @@ func TestEachStreamMayBeCutAnywhere(t *testing.T) {
 			mark := s.newMark()
 			s.engine.on(mark, a)
 			got := s.ask(p, "acme", p.body(mark, streamed))
-			if d, o := s.lone(got); d.Status != statusAllowed || o.Status != statusOK || o.Outcome.CompletionTokens != 3 {
+			if d, o := s.lone(got); d.Status != audit.StatusAllowed || o.Status != audit.StatusOK || o.Outcome.CompletionTokens != 3 {
 				t.Errorf("outcome %+v", o.Outcome)
 			}
 			got.body = counted.ReplaceAllString(got.body, "") // that of the mark
@@ -241,7 +242,7 @@ func TestEachStreamThatBreaksSaysSo(t *testing.T) {
 			if calls := s.engine.got(mark); len(calls) != 1 {
 				t.Errorf("%s: %d calls", claim, len(calls))
 			}
-			if _, o := s.lone(got); o.Status != statusError || o.Outcome.ErrorClass != "upstream_error" {
+			if _, o := s.lone(got); o.Status != audit.StatusError || o.Outcome.ErrorClass != "upstream_error" {
 				t.Errorf("%s: outcome %+v", claim, o.Outcome)
 			}
 		}
@@ -276,7 +277,7 @@ func TestEachStreamEndsWithItsClient(t *testing.T) {
 		case <-time.After(5 * time.Second):
 			t.Fatal("the engine was not told")
 		}
-		if _, o := s.storyOf(resp.Header.Get("Sallyport-Decision-Id")); o[0].Status != statusCancelled {
+		if _, o := s.storyOf(resp.Header.Get("Sallyport-Decision-Id")); o[0].Status != audit.StatusCancelled {
 			t.Errorf("outcome %s", o[0].Status)
 		}
 	})
@@ -359,7 +360,7 @@ func TestEmbeddings(t *testing.T) {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
 	d, o := s.lone(a)
-	if d.Class.Name != "embedding" || d.Request.Operation != "embeddings" || o.Status != statusOK || o.Outcome.PromptTokens == 0 {
+	if d.Class.Name != "embedding" || d.Request.Operation != "embeddings" || o.Status != audit.StatusOK || o.Outcome.PromptTokens == 0 {
 		t.Errorf("decision %+v, outcome %+v", d.Class, o.Outcome)
 	}
 	// B048: nothing is added that the client left out, but for the salt.

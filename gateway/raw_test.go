@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 )
 
@@ -197,7 +198,7 @@ func (s *service) tells(a answer, want told) {
 	d, o := s.story(a)
 	var reasons []string
 	for _, r := range o {
-		if r.Status != statusOK {
+		if r.Status != audit.StatusOK {
 			reasons = append(reasons, r.Reason)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/identity/apikey"
 	"github.com/sallyport-ai/sallyport/identity/workload"
@@ -229,7 +230,7 @@ func TestAStreamEndsWithItsCredential(t *testing.T) {
 			if done := strings.Contains(a.body, "[DONE]"); done != (c.reason == "") || outcome.Reason != c.reason {
 				t.Errorf("done %v, reason %q, after %v", done, outcome.Reason, time.Since(began))
 			}
-			if c.reason != "" && (time.Since(began) > 8*time.Second || outcome.Status != statusRefused || !strings.Contains(a.body, `"error"`)) {
+			if c.reason != "" && (time.Since(began) > 8*time.Second || outcome.Status != audit.StatusRefused || !strings.Contains(a.body, `"error"`)) {
 				t.Errorf("ended %s after %v, with %s", outcome.Status, time.Since(began), a.body[max(0, len(a.body)-300):])
 			}
 		})

@@ -21,7 +21,9 @@ func (f appendFunc) Append(ctx context.Context, r *audit.Record) (audit.Position
 }
 
 // allows says whether r is the decision that lets a request through.
-func allows(r *audit.Record) bool { return r.Kind == audit.KindDecision && r.Status == statusAllowed }
+func allows(r *audit.Record) bool {
+	return r.Kind == audit.KindDecision && r.Status == audit.StatusAllowed
+}
 
 func TestNothingIsForwardedThatCannotBeWrittenDown(t *testing.T) {
 	w := inWorld(t)
@@ -93,7 +95,7 @@ func TestADecisionThatCameTooLateIsNotForwarded(t *testing.T) {
 	s.want(a, http.StatusServiceUnavailable, "audit_unavailable")
 	s.unreached(mark)
 	for _, r := range s.records(t, a.id()) {
-		if r.Kind == audit.KindOutcome && r.Status != statusNotForwarded {
+		if r.Kind == audit.KindOutcome && r.Status != audit.StatusNotForwarded {
 			t.Errorf("outcome %s", r.Status)
 		}
 	}

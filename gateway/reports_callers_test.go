@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 )
@@ -256,7 +257,7 @@ func TestB063FailuresAreToldApart(t *testing.T) {
 			}
 			a := s.post("acme", chat(s.newMark()))
 			s.want(a, c.status, c.code)
-			s.tells(a, told{attempts: 1, status: statusError, reasons: []string{c.reason}, http: c.status})
+			s.tells(a, told{attempts: 1, status: audit.StatusError, reasons: []string{c.reason}, http: c.status})
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/routing/splice"
@@ -102,7 +103,7 @@ func TestB011AResponseNeedsNoDone(t *testing.T) {
 	v := clean(p)
 	a := s.through(p, writes(streamHead+chunkedEnd, piece(p.begin+p.text("x")+p.end), lastPiece))
 	s.exactly(a, http.StatusOK, v.begin+p.texts("x")+v.end)
-	s.tells(a, told{attempts: 1, status: statusOK, http: 200})
+	s.tells(a, told{attempts: 1, status: audit.StatusOK, http: 200})
 }
 
 // B012, apache/apisix#13876, and B013, aden-hive/hive#6541: after part of an
@@ -129,7 +130,7 @@ func TestB014AnErrorInTheSecondEvent(t *testing.T) {
 		if strings.Contains(a.body, "SECRET") || !strings.Contains(a.body, failedText) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
-		s.tells(a, told{attempts: 1, status: statusError, reasons: []string{"upstream_error"}, http: 200})
+		s.tells(a, told{attempts: 1, status: audit.StatusError, reasons: []string{"upstream_error"}, http: 200})
 	})
 }
 
@@ -304,7 +305,7 @@ func TestB022B024B025B064AClientThatLeavesStopsTheEngine(t *testing.T) {
 			}
 			done.Wait()
 			if id != "" {
-				if _, o := s.storyOf(id); o[0].Status != statusCancelled || o[0].Reason != "client_gone" {
+				if _, o := s.storyOf(id); o[0].Status != audit.StatusCancelled || o[0].Reason != "client_gone" {
 					t.Errorf("outcome %s %s", o[0].Status, o[0].Reason)
 				}
 			}

@@ -209,7 +209,7 @@ func (s *service) cell(t *testing.T, cell string, counted *kept, op wire.Operati
 	}
 	s.tb = t
 	d, o := s.lone(a)
-	if allowed := status == http.StatusOK; (d.Status == statusAllowed) != allowed || (o != nil) != allowed || d.HTTP != status && !allowed {
+	if allowed := status == http.StatusOK; (d.Status == audit.StatusAllowed) != allowed || (o != nil) != allowed || d.HTTP != status && !allowed {
 		t.Errorf("%s: decision %s with status %d, outcome %v", cell, d.Status, d.HTTP, o)
 	}
 	if d.Caller.Tenant != "acme" && c.status == 0 {

@@ -10,15 +10,6 @@ import (
 	"github.com/sallyport-ai/sallyport/routing/fleet"
 )
 
-// Status of an outcome record.
-const (
-	statusOK           = "ok"
-	statusRefused      = "refused"
-	statusError        = "error"
-	statusCancelled    = "cancelled"
-	statusNotForwarded = "not_forwarded"
-)
-
 // ended is how an attempt ended.
 type ended struct {
 	status string
@@ -33,7 +24,7 @@ type ended struct {
 }
 
 // notForwarded is the end of an attempt of which nothing left the process.
-func notForwarded(err error) ended { return ended{status: statusNotForwarded, err: err} }
+func notForwarded(err error) ended { return ended{status: audit.StatusNotForwarded, err: err} }
 
 // final adds the status that the caller is sent for it.
 func (e ended) final() ended {
@@ -43,12 +34,12 @@ func (e ended) final() ended {
 
 // failed is the end of an attempt that broke.
 func failed(err error) ended {
-	e := ended{status: statusError, err: err}
+	e := ended{status: audit.StatusError, err: err}
 	switch {
 	case errors.Is(err, errClientGone), errors.Is(err, context.Canceled):
-		e.status = statusCancelled
+		e.status = audit.StatusCancelled
 	case errors.Is(err, errExpired), errors.Is(err, errWithdrawn), errors.Is(err, errEngineRefused):
-		e.status = statusRefused
+		e.status = audit.StatusRefused
 	}
 	return e
 }
@@ -70,14 +61,14 @@ func (x *exchange) settle(ctx context.Context, e ended) {
 		rec.Reason, rec.Outcome.ErrorClass = f.Reason, f.Code
 	}
 	rec.Detail = x.detail
-	result := fleet.Result{Err: e.err, Blame: e.status == statusError && blames(e.err)}
+	result := fleet.Result{Err: e.err, Blame: e.status == audit.StatusError && blames(e.err)}
 	if e.usage != nil {
 		rec.Outcome.PromptTokens, rec.Outcome.CompletionTokens, rec.Outcome.CachedTokens = e.usage.PromptTokens, e.usage.CompletionTokens, e.usage.CachedTokens
 		result.PromptTokens, result.CachedTokens = e.usage.PromptTokens, e.usage.CachedTokens
 	}
 	if x.reservation != nil {
 		rec.Outcome.Replica = x.reservation.Replica.ID
-		if e.status == statusNotForwarded {
+		if e.status == audit.StatusNotForwarded {
 			x.reservation.Release()
 		} else {
 			x.reservation.Finish(result)

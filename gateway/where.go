@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/routing"
 	"github.com/sallyport-ai/sallyport/routing/fleet"
 )
@@ -97,7 +98,7 @@ func (x *exchange) list(ctx context.Context) error {
 	if err := x.step(ctx, "write", x.write); err != nil {
 		return err
 	}
-	end := ended{status: statusOK, http: http.StatusOK}
+	end := ended{status: audit.StatusOK, http: http.StatusOK}
 	if err := writeModels(x.w, shown); err != nil {
 		end = failed(errClientGone)
 	}

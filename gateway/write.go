@@ -19,17 +19,11 @@ import (
 	"github.com/sallyport-ai/sallyport/routing"
 )
 
-// Status of a decision record.
-const (
-	statusAllowed = "allowed"
-	statusDenied  = "denied"
-)
-
 // write puts the decision into the log and returns once it is as durable as the
 // decision asks. After an error nothing may be forwarded.
 func (x *exchange) write(ctx context.Context) error {
 	rec := x.record()
-	rec.Status, rec.Reason, rec.Placement = statusAllowed, x.reason, x.placement()
+	rec.Status, rec.Reason, rec.Placement = audit.StatusAllowed, x.reason, x.placement()
 	rec.Durability = x.durability()
 	if err := x.append(ctx, rec); err != nil {
 		if x.reservation != nil {
@@ -61,7 +55,7 @@ func (x *exchange) durability() audit.Durability {
 // fails; what cannot be recorded is at least not done.
 func (x *exchange) writeRefusal(ctx context.Context, f *Fault) {
 	rec := x.record()
-	rec.Status, rec.Reason, rec.HTTP = statusDenied, f.Reason, f.Status
+	rec.Status, rec.Reason, rec.HTTP = audit.StatusDenied, f.Reason, f.Status
 	rec.Durability = audit.Strict
 	if f.Err != nil {
 		// The cause as far as it comes from our own code or from policy. What the

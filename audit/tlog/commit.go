@@ -245,10 +245,10 @@ func (l *Log) settle(batch []*entry, at position) {
 
 // owe records that a decision which is in the log was not acted on.
 func (l *Log) owe(s summary, f *fate) {
-	if s.Kind != audit.KindDecision || s.Status != statusAllowed {
+	if s.Kind != audit.KindDecision || s.Status != audit.StatusAllowed {
 		return
 	}
-	if err := l.note(l.outcome(s, statusNotForwarded, f.reason(), f.detail())); err != nil {
+	if err := l.note(l.outcome(s, audit.StatusNotForwarded, f.reason(), f.detail())); err != nil {
 		l.log.Error("audit log cannot record that a decision was not forwarded", "id", s.ID, "attempt", s.Attempt, "error", err)
 	}
 }

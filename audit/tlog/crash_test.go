@@ -146,7 +146,7 @@ func TestNothingAcknowledgedIsLostToKill(t *testing.T) {
 			t.Errorf("acknowledged record %d (%s) is not in the log", index, id)
 		}
 	}
-	crashed := strings.Count(kinds(rs), "outcome/"+statusUnknownCrash)
+	crashed := strings.Count(kinds(rs), "outcome/"+audit.StatusUnknownCrash)
 	t.Logf("%d records acknowledged in %d runs, %d decisions answered unknown_crash", len(acked), rounds, crashed)
 	if len(acked) == 0 || crashed == 0 {
 		t.Error("the children did no work")

@@ -317,7 +317,7 @@ func TestAppendGivesUpAtItsDeadline(t *testing.T) {
 	for _, r := range records(t, cfg.Dir) {
 		if r.Kind == audit.KindOutcome {
 			fates++
-			if r.ID != late.ID || r.Outcome.Status != statusNotForwarded {
+			if r.ID != late.ID || r.Outcome.Status != audit.StatusNotForwarded {
 				t.Errorf("outcome %q for %s", r.Status, r.ID)
 			}
 		}
@@ -361,7 +361,7 @@ func TestTheReasonOfALateDecisionIsWhyItsCallerLeft(t *testing.T) {
 			release()
 			mustClose(t, l)
 			for _, r := range records(t, cfg.Dir) {
-				if r.Kind == audit.KindOutcome && r.Status == statusNotForwarded && r.Reason == c.reason && strings.Contains(r.Detail, c.detail) {
+				if r.Kind == audit.KindOutcome && r.Status == audit.StatusNotForwarded && r.Reason == c.reason && strings.Contains(r.Detail, c.detail) {
 					return
 				}
 			}
@@ -484,7 +484,7 @@ func TestStrictGoesOnWithoutTheSecondDirectory(t *testing.T) {
 	mustAppend(t, l, decision(2))
 	mustClose(t, l)
 	for _, o := range records(t, cfg.Dir) {
-		if o.Kind == audit.KindOutcome && o.Status == statusNotForwarded && o.ID == r.ID && o.Reason == "audit_unavailable" {
+		if o.Kind == audit.KindOutcome && o.Status == audit.StatusNotForwarded && o.ID == r.ID && o.Reason == "audit_unavailable" {
 			mustVerify(t, cfg)
 			return
 		}

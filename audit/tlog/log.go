@@ -281,7 +281,7 @@ type bootEvent struct {
 // before it has been answered, and a crash in between loses nothing.
 func (l *Log) enterService(rec *recovered) error {
 	for _, s := range rec.open {
-		if err := l.note(l.outcome(s, statusUnknownCrash, "crash", "gateway stopped without recording the outcome")); err != nil {
+		if err := l.note(l.outcome(s, audit.StatusUnknownCrash, "crash", "gateway stopped without recording the outcome")); err != nil {
 			return err
 		}
 	}

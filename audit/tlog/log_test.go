@@ -97,7 +97,7 @@ func decision(i int) *audit.Record {
 		})
 	}
 	return &audit.Record{
-		Kind: audit.KindDecision, ID: audit.NewID(), Attempt: 1, Status: statusAllowed,
+		Kind: audit.KindDecision, ID: audit.NewID(), Attempt: 1, Status: audit.StatusAllowed,
 		Caller:    &audit.Caller{Mode: "clear", Ref: fmt.Sprintf("user-%d", rng.IntN(1e6)), Tenant: tenant, Kind: "user", Method: "oidc"},
 		Policy:    &audit.Policy{Revision: "r1", Digest: fmt.Sprintf("%064x", rng.Uint64()), Rules: []string{"route.eu"}, EvalUS: rng.Int64N(300)},
 		Input:     json.RawMessage(fmt.Sprintf(`{"tenant":%q,"class":"chat","n":%d}`, tenant, rng.IntN(1e6))),

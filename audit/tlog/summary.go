@@ -105,7 +105,7 @@ func (o *openDecisions) see(s summary) {
 		o.open = make(map[attempt]summary)
 	}
 	switch {
-	case s.Kind == audit.KindDecision && s.Status == statusAllowed:
+	case s.Kind == audit.KindDecision && s.Status == audit.StatusAllowed:
 		o.open[s.attempt()] = s
 		o.order = append(o.order, s.attempt())
 		o.compact()
@@ -139,10 +139,3 @@ func (o *openDecisions) list() []summary {
 	}
 	return out
 }
-
-// Statuses of records that the log reads or writes itself.
-const (
-	statusAllowed      = "allowed"
-	statusNotForwarded = "not_forwarded"
-	statusUnknownCrash = "unknown_crash"
-)
