@@ -241,10 +241,10 @@ func TestErrorBodies(t *testing.T) {
 	if got, want := w.Body.String(), `{"type":"error","error":{"type":"permission_error","message":"no"}}`+"\n"; got != want {
 		t.Errorf("got %q", got)
 	}
-	if got, want := string(ErrorEvent(OpenAI, "server_error", "upstream_error", "a\nb")), `data: {"error":{"message":"a\nb","type":"server_error","code":"upstream_error","param":null}}`+"\n\n"; got != want {
+	if got, want := string((&Answer{}).ErrorEvent(OpenAI, "server_error", "upstream_error", "a\nb")), `data: {"error":{"message":"a\nb","type":"server_error","code":"upstream_error","param":null}}`+"\n\n"; got != want {
 		t.Errorf("got %q", got)
 	}
-	if got, want := string(ErrorEvent(Anthropic, "api_error", "upstream_error", "a")), "event: error\ndata: "+`{"type":"error","error":{"type":"api_error","message":"a"}}`+"\n\n"; got != want {
+	if got, want := string((&Answer{}).ErrorEvent(Anthropic, "api_error", "upstream_error", "a")), "event: error\ndata: "+`{"type":"error","error":{"type":"api_error","message":"a"}}`+"\n\n"; got != want {
 		t.Errorf("got %q", got)
 	}
 }

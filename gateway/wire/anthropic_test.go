@@ -244,12 +244,6 @@ func TestMessagesLimits(t *testing.T) {
 	}
 }
 
-func TestMessagesAllowNoMoreFields(t *testing.T) {
-	if _, err := Messages.Allow("x_foo"); err == nil {
-		t.Error("a field without a translation can be allowed")
-	}
-}
-
 func TestMessagesShowThoughtsToWhoAsked(t *testing.T) {
 	const answer = `{"choices":[{"message":{"reasoning":"hm","content":"x"},"finish_reason":"stop"}]}`
 	for more, shown := range map[string]bool{"": false, `"thinking":{"type":"disabled"}`: false, `"thinking":{"type":"adaptive"}`: true} {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -84,6 +85,33 @@ func TestUpstreamOfOtherRoutes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// neverForwarded are fields that no table may let through: they name hosts,
+// files, code, queue places, cache partitions or other requests of the engine.
+var neverForwarded = map[string]bool{
+	"cache_salt": true, // removed before the tables are asked
+
+	// vLLM
+	"kv_transfer_params": true, "priority": true, "data_parallel_rank": true,
+	"request_id": true, "extra_args": true, "vllm_xargs": true,
+	"chat_template": true, "mm_processor_kwargs": true, "media_io_kwargs": true,
+	"cache_report_mode": true, "return_token_ids": true, "prompt_logprobs": true,
+	"logits_processors": true, "prompt_embeds": true, "prompt_token_ids": true,
+
+	// SGLang
+	"rid": true, "extra_key": true, "lora_path": true, "session_params": true,
+	"custom_logit_processor": true, "custom_params": true, "input_ids": true,
+	"input_embeds": true, "return_hidden_states": true, "routed_dp_rank": true,
+	"disagg_prefill_dp_rank": true, "routing_key": true,
+
+	// State that a server holds between requests.
+	"previous_response_id": true, "conversation": true, "conversation_id": true,
+	"background": true,
+}
+
+func never(name string) bool {
+	return neverForwarded[name] || strings.HasPrefix(name, "bootstrap_")
 }
 
 // TestNeverMeansNever holds the tables against the list: what names hosts, queue

@@ -338,30 +338,6 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestAllow(t *testing.T) {
-	op, err := ChatCompletions.Allow("x_foo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Decode(op, []byte(chat(`"x_foo":{"a":[1]}`)), Limits{}); err != nil {
-		t.Errorf("an allowed field is refused: %v", err)
-	}
-	if _, err := Decode(ChatCompletions, []byte(chat(`"x_foo":1`)), Limits{}); err == nil {
-		t.Error("allowing changed the table")
-	}
-	for name := range neverForwarded {
-		if _, err := ChatCompletions.Allow(name); err == nil {
-			t.Errorf("%s can be allowed", name)
-		}
-		if ChatCompletions.fields[name] != nil {
-			t.Errorf("%s is both allowed and never forwarded", name)
-		}
-	}
-	if _, err := ChatCompletions.Allow("bootstrap_room"); err == nil {
-		t.Error("bootstrap_room can be allowed")
-	}
-}
-
 func TestOperationsAreDistinctAndCanonical(t *testing.T) {
 	seen := map[string]bool{}
 	for _, op := range Operations() {

@@ -25,11 +25,6 @@ func WriteError(w http.ResponseWriter, shape Shape, status int, typ, code, messa
 	_, _ = w.Write(append(errorBody(shape, typ, code, message, param), '\n'))
 }
 
-// ErrorEvent is [Answer.ErrorEvent] of a stream that nothing was read of.
-func ErrorEvent(shape Shape, typ, code, message string) []byte {
-	return errorEvent(shape, 0, typ, code, message)
-}
-
 // KeepAlive is what a stream of that shape says when there is nothing to say: a
 // comment, which every reader skips, or Anthropic's own event for it.
 func KeepAlive(shape Shape) []byte {

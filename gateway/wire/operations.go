@@ -1,10 +1,8 @@
 package wire
 
 import (
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/sallyport-ai/sallyport/policy"
 )
@@ -77,56 +75,9 @@ func Operations() []Operation {
 	return []Operation{ChatCompletions, Completions, Responses, Embeddings, Messages, ModelsList}
 }
 
-// Allow returns o with more top-level fields allowed, as an operator may
-// configure. They pass through unread, but for their texts. A name on the
-// never-list is an error.
-func (o Operation) Allow(names ...string) (Operation, error) {
-	if o.translate != nil && len(names) > 0 {
-		return Operation{}, fmt.Errorf("allow fields of %s: it is translated, and they have no translation", o.Name)
-	}
-	fields := maps.Clone(o.fields)
-	for _, name := range names {
-		if never(name) {
-			return Operation{}, fmt.Errorf("allow field %q of %s: it can never be forwarded", name, o.Name)
-		}
-		if _, ok := fields[name]; !ok && fields != nil {
-			fields[name] = opaque
-		}
-	}
-	o.fields = fields
-	return o, nil
-}
-
 // removed are client fields that are taken out and recorded instead of refused:
 // clients send them in good faith, but their value is not theirs to choose.
 var removed = []string{"cache_salt"}
-
-// neverForwarded are fields that no configuration can allow: they name hosts,
-// files, code, queue places, cache partitions or other requests of the engine.
-var neverForwarded = map[string]bool{
-	"cache_salt": true, // removed before this list is asked; not allowable either
-
-	// vLLM
-	"kv_transfer_params": true, "priority": true, "data_parallel_rank": true,
-	"request_id": true, "extra_args": true, "vllm_xargs": true,
-	"chat_template": true, "mm_processor_kwargs": true, "media_io_kwargs": true,
-	"cache_report_mode": true, "return_token_ids": true, "prompt_logprobs": true,
-	"logits_processors": true, "prompt_embeds": true, "prompt_token_ids": true,
-
-	// SGLang
-	"rid": true, "extra_key": true, "lora_path": true, "session_params": true,
-	"custom_logit_processor": true, "custom_params": true, "input_ids": true,
-	"input_embeds": true, "return_hidden_states": true, "routed_dp_rank": true,
-	"disagg_prefill_dp_rank": true, "routing_key": true,
-
-	// State that a server holds between requests.
-	"previous_response_id": true, "conversation": true, "conversation_id": true,
-	"background": true,
-}
-
-func never(name string) bool {
-	return neverForwarded[name] || strings.HasPrefix(name, "bootstrap_")
-}
 
 // chatFields are the request fields of the OpenAI chat completions reference
 // and the sampling and template parameters that vLLM documents for this route.
