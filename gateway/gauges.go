@@ -11,106 +11,113 @@ import (
 )
 
 // watchFleet registers the gauges of replicas, which are read from the fleet
-// whenever somebody looks. A replica is named by its SPIFFE ID, or by its
-// address until it has proven one; configuration bounds how many there are.
+// whenever somebody looks.
 func watchFleet(provider metric.MeterProvider, f *fleet.Fleet) error {
-	m := provider.Meter(scope)
-	var all []metric.Observable
-	var err error
-	gauge := func(name, unit, what string) metric.Int64ObservableGauge {
-		g, e := m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(what))
-		if e != nil && err == nil {
-			err = e
-		}
-		all = append(all, g)
-		return g
+	n := instruments{m: provider.Meter(scope)}
+	readings := n.ofReplicas()
+	memory := n.gauge("sallyport.index.memory", "By", "Memory that the residency index has allocated.")
+	if n.err != nil {
+		return fmt.Errorf("make gauges: %w", n.err)
 	}
-	ratio := func(name, unit, what string) metric.Float64ObservableGauge {
-		g, e := m.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(what))
-		if e != nil && err == nil {
-			err = e
-		}
-		all = append(all, g)
-		return g
-	}
-	count := func(name, unit, what string) metric.Int64ObservableCounter {
-		c, e := m.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(what))
-		if e != nil && err == nil {
-			err = e
-		}
-		all = append(all, c)
-		return c
-	}
-	var (
-		state      = gauge("sallyport.replica.state", "", "1 for the state that the replica is in: ready, or why it takes no requests.")
-		stream     = gauge("sallyport.replica.stream", "", "1 for the state of the replica's residency stream.")
-		indexed    = gauge("sallyport.replica.blocks.indexed", "{block}", "Prompt blocks that the index knows to be on the replica.")
-		used       = gauge("sallyport.replica.blocks.used", "{block}", "KV blocks in use, as the engine reports.")
-		total      = gauge("sallyport.replica.blocks.capacity", "{block}", "KV blocks that the engine has.")
-		running    = gauge("sallyport.replica.running", "{request}", "Requests that the replica works on.")
-		waiting    = gauge("sallyport.replica.waiting_tokens", "{token}", "Prompt tokens that wait for their prefill.")
-		prefill    = gauge("sallyport.replica.prefill.rate", "{token}/s", "How fast the replica prefills, as measured.")
-		confidence = ratio("sallyport.replica.confidence", "1", "How far predictions of cached tokens are believed, 0 to 1.")
-		lag        = ratio("sallyport.replica.event.lag", "s", "How far the replica's cache events are behind.")
-		doubt      = gauge("sallyport.replica.doubt", "", "1 while what the replica says it holds earns no credit, under the reason; 0 without a doubt.")
-		doubts     = count("sallyport.replica.doubts", "{doubt}", "Times that the replica came to be in doubt.")
-		told       = count("sallyport.replica.blocks.told", "{block}", "Blocks that the replica said it holds, since it was first watched.")
-		predicted  = count("sallyport.replica.predicted_cached_tokens", "{token}", "Prompt tokens that placement expected to find cached, of requests whose engine reported what it found.")
-		cached     = count("sallyport.replica.cached_tokens", "{token}", "Prompt tokens that the engine then reported as cached.")
-		prompt     = count("sallyport.replica.prompt_tokens", "{token}", "Prompt tokens of the same requests.")
-		memory     = gauge("sallyport.index.memory", "By", "Memory that the residency index has allocated.")
-	)
-	if err != nil {
-		return fmt.Errorf("make gauges: %w", err)
-	}
-	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+	_, err := n.m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		o.ObserveInt64(memory, f.IndexBytes())
 		for _, s := range f.Replicas() {
-			who := named(s)
-			is := func(key, value string) metric.ObserveOption {
-				return metric.WithAttributes(append(who[:len(who):len(who)], attribute.String(key, value))...)
+			r := label(s)
+			for _, read := range readings {
+				read(o, r)
 			}
-			of := metric.WithAttributes(who...)
-			now := string(s.Excluded)
-			if now == "" {
-				now = "ready"
-			}
-			o.ObserveInt64(state, 1, is("state", now))
-			o.ObserveInt64(stream, 1, is("state", s.Stream.String()))
-			o.ObserveInt64(indexed, int64(s.Blocks), of)
-			o.ObserveInt64(used, s.KVUsed, of)
-			o.ObserveInt64(total, s.KVTotal, of)
-			o.ObserveInt64(running, s.Running, of)
-			o.ObserveInt64(waiting, s.Waiting, of)
-			o.ObserveInt64(prefill, s.PrefillPS, of)
-			o.ObserveFloat64(confidence, float64(s.Confidence)/1000, of)
-			o.ObserveInt64(doubt, inDoubt(s), is("doubt", string(s.Doubt)))
-			o.ObserveInt64(doubts, int64(s.Doubts), of)
-			o.ObserveInt64(told, int64(s.BlocksIn), of)
-			o.ObserveInt64(predicted, int64(s.Predicted), of)
-			o.ObserveInt64(cached, int64(s.Cached), of)
-			o.ObserveInt64(prompt, int64(s.Prompt), of)
-			o.ObserveFloat64(lag, float64(s.LagMS)/1000, of)
 		}
 		return nil
-	}, all...)
+	}, n.observed...)
 	if err != nil {
 		return fmt.Errorf("watch the fleet: %w", err)
 	}
 	return nil
 }
 
-func inDoubt(s fleet.Status) int64 {
-	if s.Doubt == "" {
-		return 0
-	}
-	return 1
+// labelled is one of the fleet as gauges see it. It is named by its SPIFFE ID,
+// or by its address until it has proven one; configuration bounds how many there
+// are.
+type labelled struct {
+	fleet.Status
+	who   []attribute.KeyValue
+	named metric.ObserveOption // the same
 }
 
-func named(s fleet.Status) []attribute.KeyValue {
+func label(s fleet.Status) *labelled {
 	id := s.ID
 	if id == "" {
 		id = s.Target.Address
 	}
-	return []attribute.KeyValue{attribute.String("pool", s.Target.Pool), attribute.String("replica", id)}
+	who := []attribute.KeyValue{attribute.String("pool", s.Target.Pool), attribute.String("replica", id)}
+	return &labelled{Status: s, who: who, named: metric.WithAttributes(who...)}
+}
+
+// reading observes one thing of a replica.
+type reading func(metric.Observer, *labelled)
+
+func (n *instruments) ofReplicas() []reading {
+	return []reading{
+		n.state("sallyport.replica.state", "1 for the state that the replica is in: ready, or why it takes no requests.", func(r *labelled) string {
+			if r.Excluded == "" {
+				return "ready"
+			}
+			return string(r.Excluded)
+		}),
+		n.state("sallyport.replica.stream", "1 for the state of the replica's residency stream.", func(r *labelled) string { return r.Stream.String() }),
+		n.doubt("sallyport.replica.doubt", "1 while what the replica says it holds earns no credit, under the reason; 0 without a doubt."),
+
+		n.level("sallyport.replica.blocks.indexed", "{block}", "Prompt blocks that the index knows to be on the replica.", func(r *labelled) int64 { return int64(r.Blocks) }),
+		n.level("sallyport.replica.blocks.used", "{block}", "KV blocks in use, as the engine reports.", func(r *labelled) int64 { return r.KVUsed }),
+		n.level("sallyport.replica.blocks.capacity", "{block}", "KV blocks that the engine has.", func(r *labelled) int64 { return r.KVTotal }),
+		n.level("sallyport.replica.running", "{request}", "Requests that the replica works on.", func(r *labelled) int64 { return r.Running }),
+		n.level("sallyport.replica.waiting_tokens", "{token}", "Prompt tokens that wait for their prefill.", func(r *labelled) int64 { return r.Waiting }),
+		n.level("sallyport.replica.prefill.rate", "{token}/s", "How fast the replica prefills, as measured.", func(r *labelled) int64 { return r.PrefillPS }),
+		n.share("sallyport.replica.confidence", "1", "How far predictions of cached tokens are believed, 0 to 1.", func(r *labelled) float64 { return float64(r.Confidence) / 1000 }),
+		n.share("sallyport.replica.event.lag", "s", "How far the replica's cache events are behind.", func(r *labelled) float64 { return float64(r.LagMS) / 1000 }),
+
+		n.total("sallyport.replica.doubts", "{doubt}", "Times that the replica came to be in doubt.", func(r *labelled) int64 { return int64(r.Doubts) }),
+		n.total("sallyport.replica.blocks.told", "{block}", "Blocks that the replica said it holds, since it was first watched.", func(r *labelled) int64 { return int64(r.BlocksIn) }),
+		n.total("sallyport.replica.predicted_cached_tokens", "{token}", "Prompt tokens that placement expected to find cached, of requests whose engine reported what it found.", func(r *labelled) int64 { return int64(r.Predicted) }),
+		n.total("sallyport.replica.cached_tokens", "{token}", "Prompt tokens that the engine then reported as cached.", func(r *labelled) int64 { return int64(r.Cached) }),
+		n.total("sallyport.replica.prompt_tokens", "{token}", "Prompt tokens of the same requests.", func(r *labelled) int64 { return int64(r.Prompt) }),
+	}
+}
+
+func (n *instruments) level(name, unit, what string, of func(*labelled) int64) reading {
+	g := n.gauge(name, unit, what)
+	return func(o metric.Observer, r *labelled) { o.ObserveInt64(g, of(r), r.named) }
+}
+
+func (n *instruments) share(name, unit, what string, of func(*labelled) float64) reading {
+	g := n.ratio(name, unit, what)
+	return func(o metric.Observer, r *labelled) { o.ObserveFloat64(g, of(r), r.named) }
+}
+
+func (n *instruments) total(name, unit, what string, of func(*labelled) int64) reading {
+	c := n.count(name, unit, what)
+	return func(o metric.Observer, r *labelled) { o.ObserveInt64(c, of(r), r.named) }
+}
+
+// state is 1 under what the replica is.
+func (n *instruments) state(name, what string, of func(*labelled) string) reading {
+	g := n.gauge(name, "", what)
+	return func(o metric.Observer, r *labelled) { o.ObserveInt64(g, 1, r.under("state", of(r))) }
+}
+
+// doubt is 1 under the reason, where there is one.
+func (n *instruments) doubt(name, what string) reading {
+	g := n.gauge(name, "", what)
+	return func(o metric.Observer, r *labelled) {
+		doubted := int64(0)
+		if r.Doubt != "" {
+			doubted = 1
+		}
+		o.ObserveInt64(g, doubted, r.under("doubt", string(r.Doubt)))
+	}
+}
+
+// under names the replica with one attribute more.
+func (r *labelled) under(key, value string) metric.ObserveOption {
+	return metric.WithAttributes(append(r.who[:len(r.who):len(r.who)], attribute.String(key, value))...)
 }

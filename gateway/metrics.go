@@ -210,8 +210,9 @@ func (x *exchange) modality() string {
 
 // instruments makes instruments and keeps the first error.
 type instruments struct {
-	m   metric.Meter
-	err error
+	m        metric.Meter
+	observed []metric.Observable // those that are read when somebody looks
+	err      error
 }
 
 func (n *instruments) keep(err error) {
@@ -242,4 +243,25 @@ func (n *instruments) tokens(into *metric.Int64Histogram, name, what string) {
 	h, err := n.m.Int64Histogram(name, metric.WithUnit("{token}"), metric.WithDescription(what), metric.WithExplicitBucketBoundaries(tokenCounts...))
 	*into = h
 	n.keep(err)
+}
+
+func (n *instruments) gauge(name, unit, what string) metric.Int64ObservableGauge {
+	g, err := n.m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(what))
+	n.observed = append(n.observed, g)
+	n.keep(err)
+	return g
+}
+
+func (n *instruments) ratio(name, unit, what string) metric.Float64ObservableGauge {
+	g, err := n.m.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(what))
+	n.observed = append(n.observed, g)
+	n.keep(err)
+	return g
+}
+
+func (n *instruments) count(name, unit, what string) metric.Int64ObservableCounter {
+	c, err := n.m.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(what))
+	n.observed = append(n.observed, c)
+	n.keep(err)
+	return c
 }
