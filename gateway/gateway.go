@@ -44,7 +44,6 @@ type Config struct {
 	Denials  *audit.Denials
 	Meter    metric.MeterProvider
 	Tracer   trace.TracerProvider // nil traces nothing
-	Self     audit.Gateway        // who we are, for records
 	Region   string               // where we are
 	Ready    func() error         // nil while the process's own identity holds
 	Secret   [32]byte             // seals conversations and pseudonyms; gateways of one fleet share it
@@ -66,8 +65,9 @@ type Config struct {
 // Live is the part of a gateway that may change while it serves. A request uses
 // one Live throughout.
 type Live struct {
-	Identity identity.Chain           // TenantOf is filled in for each request
-	Prompts  map[string]*prompt.Model // by served name; a model without one is estimated
+	Self     audit.Gateway             // who we are, and by which configuration, for records
+	Identity identity.Chain            // TenantOf is filled in for each request
+	Prompts  map[string]*prompt.Memory // by served name; a model without one is estimated
 	Limits   wire.Limits
 
 	// InflightBytes bounds the bodies of all requests together. What a request

@@ -62,15 +62,23 @@ func TestASwapIsWholeOrNothing(t *testing.T) {
 	// A request that is running keeps what it began with.
 	mark := s.newMark()
 	s.engine.on(mark, func(_ http.ResponseWriter, _ *http.Request, _ call, pass func()) {
-		if err := s.g.Swap(Live{Identity: s.chain, Limits: wire.Limits{BodyBytes: 10}}); err != nil {
+		next := Live{Self: audit.Gateway{Config: "another"}, Identity: s.chain, Limits: wire.Limits{BodyBytes: 10}}
+		if err := s.g.Swap(next); err != nil {
 			t.Error(err)
 		}
 		pass()
 	})
-	if a := s.post("acme", chat(mark)); a.status != http.StatusOK {
-		t.Fatal(a.body)
+	began := s.post("acme", chat(mark))
+	if began.status != http.StatusOK {
+		t.Fatal(began.body)
 	}
-	s.want(s.post("acme", chat(s.newMark())), http.StatusRequestEntityTooLarge, "too_large")
+	after := s.post("acme", chat(s.newMark()))
+	s.want(after, http.StatusRequestEntityTooLarge, "too_large")
+	for a, want := range map[*answer]string{&began: "", &after: "another"} {
+		if got := s.records(t, a.id())[0].Gateway.Config; got != want {
+			t.Errorf("decided by configuration %q, recorded %q", want, got)
+		}
+	}
 }
 
 func TestAdminSaysWhetherTrafficShouldCome(t *testing.T) {

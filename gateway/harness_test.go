@@ -402,9 +402,12 @@ func (w *world) config() (Config, error) {
 		return Config{}, err
 	}
 	cfg := Config{
-		Live:   Live{Identity: w.chain, Prompts: map[string]*prompt.Model{"small": w.model}},
+		Live: Live{
+			Self:     audit.Gateway{SPIFFE: w.self.ID().String(), Build: "test"},
+			Identity: w.chain, Prompts: map[string]*prompt.Memory{"small": prompt.NewMemory(w.model, prompt.MemoryConfig{})},
+		},
 		Policy: w.policy, Fleet: w.fleet, Upstream: sender, Tickets: signer, Log: w.log,
-		Meter: noop.NewMeterProvider(), Self: audit.Gateway{SPIFFE: w.self.ID().String(), Build: "test"}, Region: "eu-1",
+		Meter: noop.NewMeterProvider(), Region: "eu-1",
 		Ready: func() error { return errors.Join(w.self.Ready(), w.log.Err()) },
 		// A busy disk must not fail a test that is not about it.
 		AppendTimeout: 5 * time.Second,

@@ -181,7 +181,10 @@ func (x *exchange) count(ctx context.Context) tokens {
 	default:
 		return estimate
 	}
-	p, err := ask(ctx, x.request.Body)
+	// What is remembered of prompts is the tenant's own. The cache domain would
+	// part it finer, but only policy names that, and policy wants the count; within
+	// a tenant, time may tell what was sent before, across tenants it tells nothing.
+	p, err := ask(ctx, x.principal.Tenant, x.request.Body)
 	if err != nil {
 		// The error may quote the prompt, so it is not for any log.
 		x.g.cfg.Logger.Debug("prompt estimated", "decision_id", x.id, "model", x.model.Name)

@@ -104,9 +104,8 @@ func (x *exchange) append(ctx context.Context, rec *audit.Record) error {
 
 // record is everything that is known of the request so far.
 func (x *exchange) record() *audit.Record {
-	self := x.g.cfg.Self
 	rec := &audit.Record{
-		V: audit.Version, Kind: audit.KindDecision, ID: x.id, Gateway: &self, Attempt: x.decided + 1,
+		V: audit.Version, Kind: audit.KindDecision, ID: x.id, Gateway: &x.live.Self, Attempt: x.decided + 1,
 		Caller: x.caller(),
 		Request: &audit.Request{
 			Operation: x.op.Name, BodyBytes: len(x.body),

@@ -76,9 +76,14 @@ type policyConfig struct {
 	Timeout time.Duration `yaml:"timeout"`
 }
 
+// modelConfig says how prompts of a model become tokens: as on its engines.
 type modelConfig struct {
-	Name string `yaml:"name"` // served name
-	Dir  string `yaml:"dir"`
+	Name         string           `yaml:"name"` // served name
+	Dir          string           `yaml:"dir"`
+	Cache        string           `yaml:"cache"`         // folder of tokenizer tables; empty: none are kept
+	Memory       strictyaml.Bytes `yaml:"memory"`        // of each tenant's prompts
+	Zone         string           `yaml:"zone"`          // of the engine; empty: UTC
+	TemplateArgs string           `yaml:"template_args"` // the engine's default chat_template_kwargs, a JSON object
 }
 
 type poolConfig struct {
@@ -213,7 +218,7 @@ func (c *gatewayConfig) resolve(dir string) {
 		paths = append(paths, &c.Identity.Issuers[i].JWKSFile)
 	}
 	for i := range c.Models {
-		paths = append(paths, &c.Models[i].Dir)
+		paths = append(paths, &c.Models[i].Dir, &c.Models[i].Cache)
 	}
 	for i := range c.Pools {
 		paths = append(paths, &c.Pools[i].File)
@@ -264,6 +269,9 @@ func (c *gatewayConfig) check(k checker) {
 	for i, m := range c.Models {
 		k.required(fmt.Sprintf("models[%d].name", i), m.Name)
 		k.path(fmt.Sprintf("models[%d].dir", i), m.Dir)
+		if _, err := time.LoadLocation(m.Zone); err != nil {
+			k.f.Problem(fmt.Sprintf("models[%d].zone", i), "%v", err)
+		}
 	}
 	c.checkPools(k)
 	c.Telemetry.check(k, c.Environment)

@@ -85,6 +85,7 @@ pools:
   - {name: a, members: ["spiffe://example.org/a/*"], replicas: [{address: "h:1", id: "spiffe://example.org/b/r0"}]}
   - {name: a, members: ["http://x"]}
 audit: {dir: a, key_file: none, mode: fast}
+models: [{name: m, dir: ., zone: Nowhere/At_All}]
 `
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -104,6 +105,7 @@ audit: {dir: a, key_file: none, mode: fast}
 		"pools[1].name: pool a stands twice",
 		"pools[1].members[0]:",
 		"audit.key_file: stat",
+		":10:34: models[0].zone: unknown time zone Nowhere/At_All",
 		"audit.mode: want one of strict, strict-2, bounded",
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -139,7 +139,7 @@ const unversioned = "unversioned"
 // name of a pool must be known.
 func checkGateway(ctx context.Context, cfg gatewayConfig) error {
 	_, perr := policy.Load(ctx, policyConfigOf(cfg, nil))
-	_, merr := loadPrompts(cfg.Models)
+	merr := checkModels(cfg.Models)
 	_, serr := sharedSecret(cfg.Identity.SecretFile)
 	_, cerr := collectorRoots(cfg.Telemetry.CAFile)
 	var kerr error
@@ -150,4 +150,16 @@ func checkGateway(ctx context.Context, cfg gatewayConfig) error {
 	_, terr := workload.FileCertificate(cfg.Listen.CertFile, cfg.Listen.KeyFile)
 	_, derr := discover(ctx, cfg)
 	return errors.Join(perr, merr, serr, cerr, kerr, lerr, terr, derr)
+}
+
+// checkModels loads them, and keeps no tables: a check changes nothing.
+func checkModels(models []modelConfig) error {
+	var errs []error
+	for _, m := range models {
+		m.Cache = ""
+		if _, err := m.open(); err != nil {
+			errs = append(errs, fmt.Errorf("model %s: %w", m.Name, err))
+		}
+	}
+	return errors.Join(errs...)
 }

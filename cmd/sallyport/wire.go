@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
@@ -86,9 +87,8 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	self := audit.Gateway{SPIFFE: source.ID().String(), Build: build(), Config: cfg.digest}
 	p.log, err = tlog.Open(tlog.Config{
-		Dir: cfg.Audit.Dir, Dir2: cfg.Audit.Dir2, Key: key, Boot: self, SegmentBytes: int64(cfg.Audit.Segment), Logger: logger,
+		Dir: cfg.Audit.Dir, Dir2: cfg.Audit.Dir2, Key: key, Boot: selfOf(cfg, source), SegmentBytes: int64(cfg.Audit.Segment), Logger: logger,
 	})
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	p.onClose(func() error { p.live.Load().close(); return nil })
 	p.gateway, err = gateway.New(gateway.Config{
 		Live: first.Live, Policy: rules, Fleet: p.fleet, Upstream: p.upstream, Tickets: signer,
-		Log: p.log, Denials: p.denials, Meter: watched.meters, Tracer: watched.spans, Self: self, Region: cfg.Region,
+		Log: p.log, Denials: p.denials, Meter: watched.meters, Tracer: watched.spans, Region: cfg.Region,
 		Ready:  p.ready,
 		Secret: secret, TrustTraceparent: cfg.Telemetry.TrustTraceparent,
 		Durability: p.mode,
@@ -184,7 +184,7 @@ func buildLive(ctx context.Context, cfg gatewayConfig, source *workload.Source, 
 			return nil, err
 		}
 	}
-	prompts, err := loadPrompts(cfg.Models)
+	prompts, err := loadPrompts(cfg.Models, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +213,7 @@ func buildLive(ctx context.Context, cfg gatewayConfig, source *workload.Source, 
 	}
 	return &live{
 		Live: gateway.Live{
-			Identity: chain, Prompts: prompts,
+			Self: selfOf(cfg, source), Identity: chain, Prompts: prompts,
 			Limits: wire.Limits{BodyBytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth},
 
 			InflightBytes: int64(cfg.Limits.InflightBytes),
@@ -339,16 +339,35 @@ func authorizerOf(t fleet.Target) (workload.Authorizer, error) {
 	return workload.AuthorizePatterns(patterns...), nil
 }
 
-func loadPrompts(models []modelConfig) (map[string]*prompt.Model, error) {
-	out := make(map[string]*prompt.Model, len(models))
+// selfOf is who records say decided.
+func selfOf(cfg gatewayConfig, source *workload.Source) audit.Gateway {
+	return audit.Gateway{SPIFFE: source.ID().String(), Build: build(), Config: cfg.digest}
+}
+
+func loadPrompts(models []modelConfig, logger *slog.Logger) (map[string]*prompt.Memory, error) {
+	out := make(map[string]*prompt.Memory, len(models))
 	for _, m := range models {
-		loaded, err := prompt.Load(m.Dir)
+		loaded, err := m.open()
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", m.Name, err)
 		}
-		out[m.Name] = loaded
+		if err := loaded.CacheErr(); err != nil {
+			logger.Warn("tokenizer tables not kept; the next start will be slow", "model", m.Name, "error", err)
+		}
+		out[m.Name] = prompt.NewMemory(loaded, prompt.MemoryConfig{Bytes: int(m.Memory)})
 	}
 	return out, nil
+}
+
+// open loads the model as its engine was started.
+func (m modelConfig) open() (*prompt.Model, error) {
+	zone, err := time.LoadLocation(m.Zone)
+	if err != nil {
+		return nil, fmt.Errorf("zone: %w", err)
+	}
+	return prompt.Open(prompt.Config{
+		Files: os.DirFS(m.Dir), Cache: m.Cache, Zone: zone, TemplateArgs: jsontext.Value(m.TemplateArgs),
+	})
 }
 
 // sharedSecret reads the secret that a fleet of gateways shares, or makes one
