@@ -99,7 +99,7 @@ func TestEveryRequestIsCountedOnce(t *testing.T) {
 		`sallyport_denials_total{code="policy_denied",reason="policy_denied"} 1`,
 		`sallyport_attempts_total{operation="chat.completions",status="ok"} 4`,
 		`sallyport_attempts_total{operation="chat.completions",status="error"} 1`,
-		`sallyport_placement_excluded_total{reason="unhealthy"} 1`,
+		`sallyport_placement_excluded_total{reason="no_headroom"} 1`,
 		`gen_ai_client_inference_duration_seconds_count{gen_ai_operation_name="chat",gen_ai_provider_name="sallyport",gen_ai_request_model="small"} 4`,
 		`gen_ai_server_request_duration_seconds_count{gen_ai_operation_name="chat",gen_ai_provider_name="sallyport",gen_ai_request_model="small"} 4`,
 		`sallyport_requests_in_flight{operation="chat.completions"} 0`,

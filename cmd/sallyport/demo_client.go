@@ -172,7 +172,7 @@ func (w *demoWorld) recordsOf(ctx context.Context, id string, outcome bool) (rec
 				return false
 			}
 			records = append(records, r)
-			ok = ok || r.Kind == audit.KindOutcome && r.Outcome.Status == "ok"
+			ok = ok || r.Kind == audit.KindOutcome && r.Outcome.Status == audit.StatusOK
 		}
 		return ok && len(records) > 0
 	})

@@ -118,7 +118,7 @@ func (s *demoStep) fill(records []*audit.Record) error {
 			if r.Class != nil {
 				s.Class, s.Label = &r.Class.Name, &r.Label.Level
 			}
-			allowed := r.Status == "allowed"
+			allowed := r.Status == audit.StatusAllowed
 			s.Allow = &allowed
 			s.Reason = nil
 			if r.Reason != "" {
@@ -133,7 +133,7 @@ func (s *demoStep) fill(records []*audit.Record) error {
 				}
 			}
 		case audit.KindOutcome:
-			if r.Outcome.Status == "ok" {
+			if r.Outcome.Status == audit.StatusOK {
 				s.Cached, s.Replica = r.Outcome.CachedTokens, &r.Outcome.Replica
 			}
 		}

@@ -59,6 +59,27 @@ func changes(t *testing.T, w *demoWorld) (all []change) {
 	return all
 }
 
+// lastDecision is the newest decision record of the log.
+func lastDecision(t *testing.T, w *demoWorld) (last *audit.Record) {
+	t.Helper()
+	for e, err := range tlog.Read(w.logDir, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := audit.Decode(e.Leaf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Kind == audit.KindDecision {
+			last = r
+		}
+	}
+	if last == nil {
+		t.Fatal("no decision in the log")
+	}
+	return last
+}
+
 // nextChange waits for the admin record after those that were there.
 func nextChange(t *testing.T, w *demoWorld, before int) change {
 	t.Helper()
@@ -117,13 +138,16 @@ func TestConfigurationChangesWhileServing(t *testing.T) {
 	// One with fewer replicas is applied.
 	without := strings.Replace(string(original), "address: "+w.replicas[poolPrefix("general")+"r1"].address, "address: 127.0.0.1:1", 1)
 	rewrite(file, []byte(without))
-	if c := nextChange(t, w, 2); c.Result != "applied" {
+	if c = nextChange(t, w, 2); c.Result != "applied" {
 		t.Errorf("another address: %+v", c)
 	}
 	for range 3 {
 		if got := asks("acme-user"); got != http.StatusOK {
 			t.Errorf("status %d with one replica of the pool gone", got)
 		}
+	}
+	if got := lastDecision(t, w).Gateway.Config; got != c.To {
+		t.Errorf("decisions name configuration %s, but %s is applied", got, c.To)
 	}
 
 	// Policy data that takes a tenant's right away counts for the next request.
