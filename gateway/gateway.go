@@ -71,7 +71,8 @@ type Live struct {
 	Limits   wire.Limits
 
 	// InflightBytes bounds the bodies of all requests together. What a request
-	// takes in memory is some six times its body. 0 means 512 MiB.
+	// takes in memory is some six times its body, and up to fifteen while its
+	// prompt is counted. 0 means 512 MiB.
 	InflightBytes int64
 }
 
