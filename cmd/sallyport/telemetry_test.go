@@ -155,6 +155,16 @@ func TestAGatewaySendsSpansAndServesWithoutACollector(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg.Audit.Dir, cfg.Listen.Address, cfg.Admin.Address = t.TempDir(), "127.0.0.1:0", ""
+			// Relays take tickets by the demonstration's key alone, and its own log
+			// has locked the file.
+			key, err := os.ReadFile(cfg.Audit.KeyFile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.Audit.KeyFile = filepath.Join(t.TempDir(), "key")
+			if err := os.WriteFile(cfg.Audit.KeyFile, key, 0o600); err != nil {
+				t.Fatal(err)
+			}
 			cfg.Telemetry = telemetryConfig{OTLPEndpoint: at, SampleRatio: 1}
 			g, err := buildGateway(t.Context(), cfg, slog.New(slog.DiscardHandler))
 			if err != nil {
