@@ -32,4 +32,9 @@ func TestAPanicIsAnAnswerAndALogLine(t *testing.T) {
 	if decision, _ := s.lone(a); decision.Reason != "internal" || decision.Status != audit.StatusDenied {
 		t.Errorf("decision %+v", decision)
 	}
+	for _, r := range s.fleet.Replicas() {
+		if r.Running != 0 || r.Waiting != 0 {
+			t.Errorf("%s is left with %d requests and %d tokens", r.ID, r.Running, r.Waiting)
+		}
+	}
 }
