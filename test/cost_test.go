@@ -31,7 +31,7 @@ func TestCost(t *testing.T) {
 		t.Skip("set SALLYPORT_COST to measure, on a machine that is otherwise idle")
 	}
 	const requests, callers = 2000, 16
-	w := newWorld(t, idle...)
+	w := newWorld(t, append([]string{"--sentences", "8"}, idle...)...)
 	w.asInService(t)
 	gateway, at := w.serve(t)
 	token := w.token(t, "alice@acme.example", "acme")

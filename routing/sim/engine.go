@@ -30,6 +30,7 @@ type Config struct {
 	Topic       string
 	Form        kvevents.Form // encoding of events
 	Timing      Timing
+	Sentences   int      // in an answer, or one more; 0 means 2
 	SaltBlind   []string // paths that ignore cache_salt
 	Logger      *slog.Logger
 }
@@ -55,6 +56,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	cfg.Blocks = positive(cfg.Blocks, 1024)
+	cfg.Sentences = positive(cfg.Sentences, 2)
 	cfg.BlockSize = positive(cfg.BlockSize, 16)
 	cfg.MaxModelLen = min(positive(cfg.MaxModelLen, 8192), cfg.Blocks*cfg.BlockSize)
 	cfg.Timing = cfg.Timing.withDefaults()

@@ -88,6 +88,7 @@ type request struct {
 	items   bool // the answer is one of items: that of /v1/responses
 	prompt  []uint32
 	call    *toolCall
+	phrases int // of an answer, one more for every other prompt
 	said    string
 	plan    []uint32
 	limit   int
@@ -150,7 +151,7 @@ func (e *Engine) begin(ctx context.Context, req *request) (seq *sequence, next f
 // read decodes a body and plans the answer. Fields it does not know are
 // ignored, as vLLM ignores them.
 func (e *Engine) read(ctx context.Context, path string, body []byte) (*request, error) {
-	req := &request{chat: path == "/v1/chat/completions"}
+	req := &request{chat: path == "/v1/chat/completions", phrases: e.cfg.Sentences}
 	if path == responsesPath {
 		var err error
 		if body, err = chatFromItems(body); err != nil {
@@ -208,7 +209,7 @@ func (r *request) answer() error {
 		r.call, r.said = &call, call.text()
 		return nil
 	}
-	r.said = sentences(r.prompt, 2+len(r.prompt)%2)
+	r.said = sentences(r.prompt, r.phrases+len(r.prompt)%2)
 	return nil
 }
 
