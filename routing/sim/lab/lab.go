@@ -7,6 +7,7 @@ import (
 	"math"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,7 +28,7 @@ type Config struct {
 	OracleSeeds    int       // default 3, and at most Seeds
 	TuneRequests   int       // the part of the trace on which rivals are tuned; default 1000
 	Faults         Faults
-	Progress       func(string) // told what is done; nil is told nothing
+	Progress       func(string) // told what is done, one thing at a time; nil is told nothing
 }
 
 // engineLimits resemble a 30-billion-parameter model on two large accelerators:
@@ -99,9 +100,7 @@ func (c Config) withDefaults() Config {
 	if len(c.Capacities) == 0 {
 		c.Capacities = []float64{0.1, 0.3, 1}
 	}
-	if c.Progress == nil {
-		c.Progress = func(string) {}
-	}
+	c.Progress = oneByOne(c.Progress)
 	return c
 }
 
@@ -167,6 +166,19 @@ func (b *bench) setup(seed, requests int, capacity, rate float64, f Faults) setu
 		// Less than the longest request would never serve it.
 		blocks: max(blocks, ceil(b.traces[seed].longest(), t.Block)+1),
 		rate:   rate, seed: uint64(seed) + 1, faults: f,
+	}
+}
+
+// oneByOne makes f callable by many.
+func oneByOne(f func(string)) func(string) {
+	if f == nil {
+		return func(string) {}
+	}
+	var mu sync.Mutex
+	return func(s string) {
+		mu.Lock()
+		defer mu.Unlock()
+		f(s)
 	}
 }
 
