@@ -141,6 +141,9 @@ func allocated(f func()) uint64 {
 // TestNoBodyIsABomb decodes bodies made to cost memory, of three sizes: at the
 // largest, at the number of values that is just taken, and in between.
 func TestNoBodyIsABomb(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures allocations, for which the race detector, run with -short, has its own")
+	}
 	const fixed = 24 << 20
 	for _, b := range bombs() {
 		t.Run(b.op.Name+" "+b.claim, func(t *testing.T) {
