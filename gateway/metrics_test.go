@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"slices"
@@ -111,5 +112,27 @@ func TestEveryRequestIsCountedOnce(t *testing.T) {
 	}
 	if strings.Contains(page, `gen_ai_operation_name=""`) {
 		t.Error("a listing counts as an inference")
+	}
+}
+
+// What a caller names must not become a series of its own.
+func TestB069B070ACallersWordsMakeNoSeries(t *testing.T) {
+	w := watch(t)
+	ask := func(i int) {
+		w.post("acme", fmt.Sprintf(`{"model":"m-%d","messages":[{"role":"user","content":"x"}]}`, i))
+		w.post("agent", chat(w.newMark(), fmt.Sprintf(`"tools":[{"type":"function","function":{"name":"tool_%d"}}]`, i)))
+		w.get("acme", fmt.Sprintf("/v1/route-%d", i))
+	}
+	series := func() int { return strings.Count(w.scrape(), "\n") }
+	const few, many = 20, 120 // in the first, every replica and status has its turn
+	for i := range few {
+		ask(i)
+	}
+	before := series()
+	for i := few; i < many; i++ {
+		ask(i)
+	}
+	if after := series(); after > before+2 { // a replica may change its state meanwhile
+		t.Errorf("%d lines of metrics after %d names, %d after %d", before, few, after, many)
 	}
 }

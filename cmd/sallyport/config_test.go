@@ -128,3 +128,17 @@ func TestAPIKeysNeedBothTheirFiles(t *testing.T) {
 		}
 	}
 }
+
+// Two readers of a file with a repeated key could take different values.
+func TestB043RepeatedKeysAreRefusedWithTheirPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(path, []byte("region: eu-1\npolicy: {bundle: a, bundle: b}\nregion: us-1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := loadGateway(path)
+	for _, want := range []string{":2:21: policy.bundle: given twice", ":3:1: region: given twice"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+}

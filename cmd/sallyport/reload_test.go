@@ -91,6 +91,8 @@ func nextChange(t *testing.T, w *demoWorld, before int) change {
 	return changes(t, w)[before]
 }
 
+// B079, B080: a bad file changes nothing, a good one changes what it says, and what
+// only a restart can change is refused by name.
 func TestConfigurationChangesWhileServing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds: files are looked at every two")
