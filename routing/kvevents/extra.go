@@ -84,7 +84,8 @@ func (p *pass) blockKeys(r *reader, i int) ([]ExtraKey, error) {
 	return keys, nil
 }
 
-// extraKey reads one member of a tuple. A bare string is media, for now.
+// extraKey reads one member of a tuple. A bare string is taken for
+// media until its place in the tuple says otherwise.
 func (p *pass) extraKey(r *reader) (ExtraKey, error) {
 	h, err := r.peek()
 	if err != nil {

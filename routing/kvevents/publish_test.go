@@ -14,7 +14,7 @@ import (
 func TestSlowSubscriberMissesMessagesAndOthersDoNot(t *testing.T) {
 	const messages, hwm = 400, 100
 	p := publisher(t, PublisherConfig{Listen: "tcp://127.0.0.1:0", HWM: hwm})
-	slow := subscribed(t, dial(t, p.Addr(), SUB), "") // reads nothing for now
+	slow := subscribed(t, dial(t, p.Addr(), SUB), "") // reads nothing yet
 	fast := subscribed(t, dial(t, p.Addr(), SUB), "")
 	waitSubscriptions(t, p, 2)
 	payload := make([]byte, 64<<10)

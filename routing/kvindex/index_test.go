@@ -264,7 +264,7 @@ func anyHistory(rt *rapid.T) {
 		"extend": func(rt *rapid.T) {
 			p := pubs[one.Draw(rt, "replica")]
 			if len(p.nodes) == 0 {
-				rt.Skip()
+				rt.Skip("the replica holds nothing yet")
 			}
 			n := rapid.SampledFrom(p.numbers()).Draw(rt, "parent")
 			p.store(rt, p.nodes[n].key.ns, n, path.Draw(rt, "path")[:1], tier.Draw(rt, "tier"), 1000)
@@ -272,7 +272,7 @@ func anyHistory(rt *rapid.T) {
 		"remove": func(rt *rapid.T) {
 			p := pubs[one.Draw(rt, "replica")]
 			if len(p.nodes) == 0 {
-				rt.Skip()
+				rt.Skip("the replica holds nothing yet")
 			}
 			p.remove(rt, tier.Draw(rt, "tier"), rapid.SliceOfN(rapid.SampledFrom(p.numbers()), 1, 200).Draw(rt, "nodes")...)
 		},
