@@ -11,6 +11,7 @@ import (
 	"github.com/sallyport-ai/sallyport/gateway/classify"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/policy"
+	"github.com/sallyport-ai/sallyport/routing/blockid"
 )
 
 // The headers with which a client may raise, never lower, what we take its
@@ -32,7 +33,8 @@ type tokens struct {
 	ids       []uint32 // nil where they are only estimated
 	count     int
 	basis     string
-	firstTurn []uint32 // of the first user message, for affinity
+	firstTurn []uint32                                   // of the first user message, for affinity
+	blocks    func([]uint64, *blockid.Key, int) []uint64 // appends the ids of its blocks
 }
 
 // what reads, decodes, classifies and labels the request, and counts its prompt.
@@ -190,5 +192,5 @@ func (x *exchange) count(ctx context.Context) tokens {
 		x.g.cfg.Logger.Debug("prompt estimated", "decision_id", x.id, "model", x.model.Name)
 		return estimate
 	}
-	return tokens{ids: p.IDs, count: len(p.IDs), basis: basisNative, firstTurn: p.FirstUserTurn}
+	return tokens{ids: p.IDs, count: len(p.IDs), basis: basisNative, firstTurn: p.FirstUserTurn, blocks: p.AppendBlocks}
 }

@@ -25,6 +25,7 @@ func (x *exchange) where(ctx context.Context) error {
 		Operation:    x.operation(),
 		Tokens:       x.tokens.ids,
 		TokensExact:  x.tokens.basis == basisNative,
+		AppendBlocks: x.tokens.blocks,
 		PromptTokens: x.tokens.count,
 		Affinity:     x.affinity(),
 		Strategy:     routing.Strategy(x.decision.Strategy),

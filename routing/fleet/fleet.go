@@ -82,6 +82,7 @@ type Fleet struct {
 	index *kvindex.Index
 	log   *slog.Logger
 
+	looks   sync.Pool     // of *lookup
 	changed chan struct{} // holds a value when there are new replicas to watch
 
 	// mu guards what follows and every field of a replica that says so. It is

@@ -1,6 +1,9 @@
 package fleet
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// maxFlights and maxFlightBlocks bound what the overlay remembers of one
@@ -37,7 +40,7 @@ type flight struct {
 }
 
 func (o *overlay) add(f *flight) {
-	f.ids = f.ids[:min(len(f.ids), maxFlightBlocks)]
+	f.ids = slices.Clone(f.ids[:min(len(f.ids), maxFlightBlocks)])
 	list, known := o.by[f.key]
 	if !known && len(o.by) >= maxNamespaces {
 		return

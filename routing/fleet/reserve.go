@@ -2,9 +2,11 @@ package fleet
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/blockid"
 )
 
 // Request is one attempt to place a request.
@@ -16,6 +18,9 @@ type Request struct {
 	Operation   string // "POST /v1/chat/completions"; its isolation must be proven
 	Tokens      []uint32
 	TokensExact bool // Tokens are exactly what the engine will see
+	// AppendBlocks appends the ids under a key of the full blocks of Tokens, of
+	// so many each, for who has them at hand; nil computes them.
+	AppendBlocks func([]uint64, *blockid.Key, int) []uint64
 	// PromptTokens is the length of the prompt where Tokens are not known;
 	// otherwise it is len(Tokens).
 	PromptTokens int
@@ -26,6 +31,13 @@ type Request struct {
 	Region       string // preferred
 	Warm         bool
 	Exclude      map[string]routing.Reason // replicas not to use, by ID: those already tried
+}
+
+func (r *Request) appendBlocks(dst []uint64, key *blockid.Key, size int) []uint64 {
+	if r.AppendBlocks != nil {
+		return r.AppendBlocks(dst, key, size)
+	}
+	return blockid.Append(slices.Grow(dst, len(r.Tokens)/size), key, r.Tokens, size)
 }
 
 // Replica is the replica of a reservation.
@@ -76,6 +88,7 @@ func (f *Fleet) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 		return nil, err
 	}
 	look := f.look(&r)
+	defer f.looks.Put(look)
 	f.mu.Lock()
 	v := f.view(&r, look)
 	f.mu.Unlock()
@@ -104,6 +117,7 @@ func (f *Fleet) commit(r *Request, look *lookup, v *view, p routing.Placement) (
 // Snapshot is what Reserve would decide on for r at this moment.
 func (f *Fleet) Snapshot(r Request) (routing.Query, routing.Snapshot) {
 	look := f.look(&r)
+	defer f.looks.Put(look)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	v := f.view(&r, look)

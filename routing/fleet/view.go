@@ -30,16 +30,27 @@ func (l *lookup) ids(block int) []uint64 {
 	return nil
 }
 
-// look asks the index. It needs no lock of the fleet.
+// look asks the index. It needs no lock of the fleet. Whoever asked gives it
+// back to f.looks: a long prompt's ids are 64 KiB.
 func (f *Fleet) look(r *Request) *lookup {
-	l := &lookup{}
+	l, _ := f.looks.Get().(*lookup)
+	if l == nil {
+		l = &lookup{}
+	}
+	used := l.sizes[:cap(l.sizes)]
+	l.ns, l.sizes = 0, l.sizes[:0]
 	if !r.TokensExact || len(r.Tokens) == 0 {
 		return l
 	}
 	l.ns = blockid.Namespace(&f.key, r.Model, r.Adapter, r.Domain)
-	for _, block := range f.blockSizes(r.Pools) {
-		ids := blockid.Append(make([]uint64, 0, len(r.Tokens)/block), &f.key, r.Tokens, block)
-		l.sizes = append(l.sizes, sized{block, ids, f.index.Match(nil, l.ns, ids)})
+	for i, block := range f.blockSizes(r.Pools) {
+		s := sized{block: block}
+		if i < len(used) {
+			s.ids, s.matches = used[i].ids[:0], used[i].matches[:0]
+		}
+		s.ids = r.appendBlocks(s.ids, &f.key, block)
+		s.matches = f.index.Match(s.matches, l.ns, s.ids)
+		l.sizes = append(l.sizes, s)
 	}
 	return l
 }

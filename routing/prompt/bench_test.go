@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/sallyport-ai/sallyport/routing/blockid"
@@ -122,7 +123,7 @@ func longConversation(seed uint64, messages int) string {
 // benchmarkSeen asks for conversations of 41 messages and 20k tokens, of which
 // all but the last message was seen.
 func benchmarkSeen(b *testing.B, blocks bool) {
-	y := NewMemory(small(b), MemoryConfig{Key: blockid.Key{1}, BlockSize: 16})
+	y := NewMemory(small(b), MemoryConfig{})
 	d := y.domain("d")
 	var texts [4][]byte
 	for i := range texts {
@@ -144,7 +145,7 @@ func benchmarkSeen(b *testing.B, blocks bool) {
 			b.Fatal(err)
 		}
 		if blocks {
-			ends = d.appendBlocks(&y.cfg, ends[:0], 0, path, ids)
+			ends = (&parts{domain: d, path: path}).appendBlocks(ends[:0], &testKey, 16, ids)
 		}
 		tokens += len(ids)
 		i++
@@ -156,3 +157,37 @@ func benchmarkSeen(b *testing.B, blocks bool) {
 
 func BenchmarkSeenConversationIDs(b *testing.B)    { benchmarkSeen(b, false) }
 func BenchmarkSeenConversationBlocks(b *testing.B) { benchmarkSeen(b, true) }
+
+// BenchmarkSeenBlocks8192 asks for the block ids of 128k tokens, all of whose
+// parts but the last were seen; eight conversations take turns, so that their
+// ids come from memory and not from the nearest cache.
+func BenchmarkSeenBlocks8192(b *testing.B) {
+	y := NewMemory(small(b), MemoryConfig{Bytes: 256 << 20})
+	var prompts [8]Prompt
+	for i := range prompts {
+		p, err := y.encoding("d")(b.Context(), longConversation(uint64(i), 256)+newTurn, "", false)
+		if err != nil {
+			b.Fatal(err)
+		}
+		prompts[i] = p
+		prompts[i].AppendBlocks(nil, &testKey, 16)
+	}
+	var took [2]time.Duration
+	var seen, cold []uint64
+	blocks, i := 0, 0
+	for b.Loop() {
+		p := &prompts[i%len(prompts)]
+		at := time.Now()
+		seen = p.AppendBlocks(seen[:0], &testKey, 16)
+		took[0] += time.Since(at)
+		at = time.Now()
+		cold = blockid.Append(cold[:0], &testKey, p.IDs, 16)
+		took[1] += time.Since(at)
+		blocks += len(seen)
+		i++
+	}
+	b.ReportMetric(float64(blocks)/float64(i), "blocks")
+	b.ReportMetric(float64(took[0].Microseconds())/float64(i)*8192*float64(i)/float64(blocks), "µs/8192seen")
+	b.ReportMetric(float64(took[1].Microseconds())/float64(i)*8192*float64(i)/float64(blocks), "µs/8192computed")
+	b.ReportMetric(float64(took[1])/float64(took[0]), "ratio")
+}

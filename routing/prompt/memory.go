@@ -3,6 +3,7 @@ package prompt
 import (
 	"context"
 	"hash/maphash"
+	"slices"
 	"strings"
 	"sync"
 
@@ -29,10 +30,8 @@ type Memory struct {
 
 // MemoryConfig bounds a Memory.
 type MemoryConfig struct {
-	Bytes     int         // of each domain; 32 MiB if 0
-	Domains   int         // the least recently used is forgotten; 64 if 0
-	Key       blockid.Key // of block ids
-	BlockSize int         // tokens in a block; without, no block ids are made
+	Bytes   int // of each domain; 32 MiB if 0
+	Domains int // the least recently used is forgotten; 64 if 0
 }
 
 // NewMemory is an empty memory for the model's prompts, for use by many
@@ -54,11 +53,7 @@ func (y *Memory) Chat(ctx context.Context, domain string, body []byte) (Prompt, 
 
 // Completion is [Model.Completion] for a request of the cache domain.
 func (y *Memory) Completion(ctx context.Context, domain string, body []byte) (Prompt, error) {
-	p, err := y.model.complete(ctx, body, y.encoding(domain))
-	if err == nil && p.Blocks == nil && y.cfg.BlockSize > 0 { // it came as ids
-		p.Blocks = blockid.Append(nil, &y.cfg.Key, p.IDs, y.cfg.BlockSize)
-	}
-	return p, err
+	return y.model.complete(ctx, body, y.encoding(domain))
 }
 
 func (y *Memory) encoding(name string) encoding {
@@ -76,10 +71,7 @@ func (y *Memory) encoding(name string) encoding {
 			return Prompt{}, y.model.failed(ctx, "encode", err)
 		}
 		p.IDs = append(ids, suffix...)
-		if y.cfg.BlockSize > 0 {
-			blocks := make([]uint64, 0, len(p.IDs)/y.cfg.BlockSize)
-			p.Blocks = d.appendBlocks(&y.cfg, blocks, len(prefix), path, p.IDs)
-		}
+		p.parts = &parts{domain: d, start: len(prefix), path: slices.Clone(path)}
 		if p.FirstUserTurn, _, err = d.appendIDs(ctx, y.model, nil, nil, turn); err != nil {
 			return Prompt{}, y.model.failed(ctx, "encode", err)
 		}
@@ -119,8 +111,9 @@ type domain struct {
 	seed maphash.Seed
 
 	mu         sync.Mutex
-	last       uint64 // the last id given
-	first      uint64 // hash of the part that a prompt last began with
+	key        *blockid.Key // of all block ids remembered; nil before the first
+	last       uint64       // the last id given
+	first      uint64       // hash of the part that a prompt last began with
 	young, old generation
 }
 
@@ -145,7 +138,7 @@ type node struct {
 	blocks []uint64
 }
 
-// nodeKey is the ids of a node, or 0 for the beginning, and of a part.
+// nodeKey is the ids of a node, or the root, and of a part.
 type nodeKey struct{ parent, part uint64 }
 
 // What a part or node costs besides its contents, about.
@@ -255,29 +248,63 @@ func (d *domain) keep(h uint64, p *part) {
 	d.made(bytes)
 }
 
-// appendBlocks appends the ids of the full blocks of ids, which begin with
-// start ids and then those of the path.
-func (d *domain) appendBlocks(c *MemoryConfig, dst []uint64, start int, path []step, ids []uint32) []uint64 {
+// parts is how a prompt was cut: start ids, then those of the path.
+type parts struct {
+	domain *domain
+	start  int
+	path   []step
+}
+
+// AppendBlocks appends to dst the ids under key of the full blocks of size
+// tokens, in order; of a prompt that a [Memory] made, those of known parts are
+// remembered.
+func (p *Prompt) AppendBlocks(dst []uint64, key *blockid.Key, size int) []uint64 {
+	if size < 1 {
+		return dst
+	}
+	dst = slices.Grow(dst, len(p.IDs)/size)
+	done := len(dst)
+	if p.parts != nil {
+		dst = p.parts.appendBlocks(dst, key, size, p.IDs)
+	}
+	return blockid.Append(dst, key, p.IDs[(len(dst)-done)*size:], size)
+}
+
+// appendBlocks appends the ids of the blocks that end in the path. A domain
+// remembers those of one key; a process has no other.
+func (q *parts) appendBlocks(dst []uint64, key *blockid.Key, size int, ids []uint32) []uint64 {
+	d := q.domain
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	key := nodeKey{}
-	if start > 0 {
-		key.parent = ^uint64(0) // another beginning
+	if d.key == nil {
+		k := *key
+		d.key = &k
 	}
-	for _, s := range path {
-		key.part = s.part
-		n := d.node(key)
+	if *d.key != *key {
+		return dst
+	}
+	done := len(dst)
+	at := nodeKey{parent: root(size, q.start)}
+	for _, s := range q.path {
+		at.part = s.part
+		n := d.node(at)
 		if n == nil {
-			from := len(dst) * c.BlockSize
+			from := (len(dst) - done) * size
 			d.last++
-			n = &node{id: d.last, blocks: blockid.Append(nil, &c.Key, ids[from:s.end], c.BlockSize)}
-			d.young.nodes[key] = n
+			n = &node{id: d.last, blocks: blockid.Append(nil, key, ids[from:s.end], size)}
+			d.young.nodes[at] = n
 			d.made(nodeBytes + 8*len(n.blocks))
 		}
 		dst = append(dst, n.blocks...)
-		key.parent = n.id
+		at.parent = n.id
 	}
-	return blockid.Append(dst, &c.Key, ids[len(dst)*c.BlockSize:], c.BlockSize)
+	return dst
+}
+
+// root is the parent of the first parts of prompts with this size of block and
+// as many ids before them. It is the id of no node.
+func root(size, start int) uint64 {
+	return 1<<63 | uint64(size)<<16 | uint64(start)&0xffff
 }
 
 func (d *domain) node(key nodeKey) *node {

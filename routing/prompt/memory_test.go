@@ -15,7 +15,15 @@ import (
 
 func remembering(t testing.TB, bytes int) *Memory {
 	t.Helper()
-	return NewMemory(small(t), MemoryConfig{Bytes: bytes, Domains: 3, Key: blockid.Key{1, 2}, BlockSize: 16})
+	return NewMemory(small(t), MemoryConfig{Bytes: bytes, Domains: 3})
+}
+
+// testKey is of the block ids in these tests.
+var testKey = blockid.Key{1, 2}
+
+// computed is the ids of the prompt's blocks as nobody remembers them.
+func computed(p *Prompt, size int) []uint64 {
+	return blockid.Append([]uint64{}, &testKey, p.IDs, size)
 }
 
 // asked is what the memory and the model by itself make of a body.
@@ -28,7 +36,12 @@ func asked(t *testing.T, y *Memory, domain string, body []byte) (got, want Promp
 	if want, err = y.model.Chat(t.Context(), body); err != nil {
 		t.Fatal(err)
 	}
-	want.Blocks = blockid.Append(nil, &y.cfg.Key, want.IDs, y.cfg.BlockSize)
+	for _, size := range []int{16, 7} {
+		if got := got.AppendBlocks(nil, &testKey, size); !slices.Equal(got, computed(&want, size)) {
+			t.Fatalf("%d ids of blocks of %d, or others, want %d", len(got), size, len(want.IDs)/size)
+		}
+	}
+	got.parts = nil
 	return got, want
 }
 
@@ -39,7 +52,7 @@ func TestAMemoryAnswersAsTheModel(t *testing.T) {
 		for i := range 60 {
 			body := conversation(uint64(r.IntN(4)), 1+r.IntN(6))
 			if got, want := asked(t, y, fmt.Sprint(i%5), body); !reflect.DeepEqual(got, want) {
-				t.Fatalf("with %d bytes, after %d prompts: %d ids and %d blocks, want %d and %d, or others", bytes, i, len(got.IDs), len(got.Blocks), len(want.IDs), len(want.Blocks))
+				t.Fatalf("with %d bytes, after %d prompts: %d ids, want %d, or others", bytes, i, len(got.IDs), len(want.IDs))
 			}
 		}
 		if n := len(y.domains); n > 3 {
@@ -72,8 +85,8 @@ func FuzzAMemoryEncodesAsTheModel(f *testing.F) {
 			if want := y.model.Encode(text, true); !slices.Equal(got.IDs, want) {
 				t.Fatalf("%q: %v, want %v", text, got.IDs, want)
 			}
-			if want := blockid.Append(nil, &y.cfg.Key, got.IDs, 16); !slices.Equal(got.Blocks, want) {
-				t.Fatalf("%q: blocks %x, want %x", text, got.Blocks, want)
+			if blocks, want := got.AppendBlocks([]uint64{}, &testKey, 16), computed(&got, 16); !slices.Equal(blocks, want) {
+				t.Fatalf("%q: blocks %x, want %x", text, blocks, want)
 			}
 		}
 	})
@@ -130,8 +143,8 @@ func TestACompletionOfIDsHasBlocks(t *testing.T) {
 	y := remembering(t, 1<<20)
 	ids := y.model.Encode(strings.Repeat("some words ", 40), true)
 	p, err := y.Completion(t.Context(), "d", []byte(`{"prompt": [`+strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ","), "[]")+`]}`))
-	if err != nil || !slices.Equal(p.IDs, ids) || !slices.Equal(p.Blocks, blockid.Append(nil, &y.cfg.Key, ids, 16)) || len(p.Blocks) == 0 {
-		t.Errorf("%d ids, %d blocks, %v", len(p.IDs), len(p.Blocks), err)
+	if err != nil || !slices.Equal(p.IDs, ids) || !slices.Equal(p.AppendBlocks(nil, &testKey, 16), computed(&p, 16)) {
+		t.Errorf("%d ids, %d blocks, %v", len(p.IDs), len(p.AppendBlocks(nil, &testKey, 16)), err)
 	}
 	if _, err := y.Completion(t.Context(), "d", []byte(`{"prompt": ["a", "b"]}`)); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("two prompts: %v", err)
@@ -151,4 +164,21 @@ func TestManyRequestsShareAMemory(t *testing.T) {
 		})
 	}
 	group.Wait()
+}
+
+func TestBlocksAreOfTheKeyThatIsAskedFor(t *testing.T) {
+	y := remembering(t, 1<<20)
+	p, err := y.Chat(t.Context(), "d", conversation(1, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		key := blockid.Key{byte(i % 2)}
+		if got, want := p.AppendBlocks(nil, &key, 16), blockid.Append(nil, &key, p.IDs, 16); !slices.Equal(got, want) {
+			t.Errorf("asked %d times: %x, want %x", i+1, got, want)
+		}
+	}
+	if got := p.AppendBlocks(nil, &testKey, 0); got != nil {
+		t.Errorf("blocks of no tokens: %x", got)
+	}
 }

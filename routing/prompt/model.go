@@ -79,9 +79,7 @@ type Prompt struct {
 	// completion it is the beginning of IDs.
 	FirstUserTurn []uint32
 
-	// Blocks is the ids of the full blocks of IDs, if a [Memory] made the
-	// prompt.
-	Blocks []uint64
+	parts *parts // of the memory that made it
 }
 
 // Load reads the model in the folder dir.
