@@ -26,10 +26,13 @@ const unacked = 10 * time.Second
 
 // peer is the one transport to one replica.
 type peer struct {
-	replica   Replica
-	dialTLS   dialFunc
-	timeout   time.Duration
+	replica Replica
+	dialTLS dialFunc
+	timeout time.Duration
+
+	mu        sync.Mutex // guards the next two
 	transport *http.Transport
+	renew     time.Time // when its connections stop taking requests; zero: it has none
 
 	open  atomic.Int64 // connections that exist, whether idle or in use
 	busy  atomic.Int64 // exchanges that run
@@ -43,7 +46,12 @@ type dialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 
 func newPeer(r Replica, dial dialFunc, timeout time.Duration) *peer {
 	p := &peer{replica: r, dialTLS: dial, timeout: timeout, spare: make(chan *conn, 1)}
-	p.transport = &http.Transport{
+	p.transport = p.newTransport()
+	return p
+}
+
+func (p *peer) newTransport() *http.Transport {
+	return &http.Transport{
 		Proxy:                  nil,
 		DialTLSContext:         p.dial,
 		DisableCompression:     true, // bytes pass as they are
@@ -52,7 +60,29 @@ func newPeer(r Replica, dial dialFunc, timeout time.Duration) *peer {
 		MaxResponseHeaderBytes: maxHeaderBytes,
 		Protocols:              http1(),
 	}
-	return p
+}
+
+// current is the transport for a request that begins now. Connections are left
+// to what runs on them before a certificate behind one of them expires: what a
+// connection proved, it proved for as long as that lasts.
+func (p *peer) current(now time.Time) *http.Transport {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.renew.IsZero() && !now.Before(p.renew) {
+		p.transport.CloseIdleConnections()
+		p.dropSpare()
+		p.transport, p.renew = p.newTransport(), time.Time{}
+	}
+	return p.transport
+}
+
+// expect notes that a connection stops taking requests at some time.
+func (p *peer) expect(renew time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.renew.IsZero() || renew.Before(p.renew) {
+		p.renew = renew
+	}
 }
 
 func http1() *http.Protocols {
@@ -90,6 +120,7 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 		_ = c.Close()
 		return nil, err
 	}
+	p.expect(workload.Renewal(secure.Expires(), time.Now()))
 	p.open.Add(1)
 	return &conn{Conn: c, peer: id.String(), made: time.Now(), closed: func() { p.open.Add(-1) }}, nil
 }
@@ -118,7 +149,9 @@ func (p *peer) prepare(ctx context.Context) {
 
 func (p *peer) close() {
 	p.closed.Store(true)
+	p.mu.Lock()
 	p.transport.CloseIdleConnections()
+	p.mu.Unlock()
 	p.dropSpare()
 }
 

@@ -225,3 +225,42 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+func TestAConnectionTakesNoRequestsOnceItsProofIsAboutToExpire(t *testing.T) {
+	w := newWorld(t)
+	s := serve(t, w.r0, anyone(), answer("hello"))
+	c := w.client(t, Config{})
+	ask := func(want int32) {
+		t.Helper()
+		if _, err := do(t.Context(), c, s.Replica); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.connections.Load(); n != want {
+			t.Fatalf("%d connections, want %d", n, want)
+		}
+		wait(t, s.idle, "the connection to be idle")
+	}
+	ask(1)
+	ask(1) // it is used again
+	p := c.peers[s.Replica]
+	svid, err := w.r0.GetX509SVID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end := svid.Certificates[0].NotAfter; p.renew.IsZero() || !p.renew.Before(end) {
+		t.Fatalf("connections take requests until %v; the replica's SVID expires at %v", p.renew, end)
+	}
+	p.renew = time.Now()
+	ask(2)
+	ask(2)
+
+	// The one kept ready for the next request is no exception.
+	p.prepare(t.Context()) // the idle one serves
+	p.renew = time.Now()
+	p.transport.CloseIdleConnections()
+	eventually(t, "the idle connection to close", func() bool { return p.open.Load() == 0 })
+	p.prepare(t.Context())
+	eventually(t, "a spare", func() bool { return len(p.spare) == 1 })
+	p.renew = time.Now()
+	ask(4)
+}

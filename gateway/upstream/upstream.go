@@ -136,7 +136,7 @@ func (c *Client) Do(ctx context.Context, r Replica, req Request) (*Response, err
 
 	p.busy.Add(1)
 	watch := time.AfterFunc(c.cfg.HeaderTimeout, func() { cancel(ErrTimeout) })
-	resp, err := p.transport.RoundTrip(hr)
+	resp, err := p.current(time.Now()).RoundTrip(hr)
 	if !watch.Stop() && err == nil {
 		_ = resp.Body.Close() // the timer won: the answer is already lost
 		err = ErrTimeout

@@ -56,6 +56,9 @@ func Authenticator(config Config) (identity.Authenticator, error) {
 
 func principal(chain []*x509.Certificate, bundles x509bundle.Source, now time.Time) (identity.Principal, error) {
 	id, err := workload.VerifyPeer(chain, bundles, x509.ExtKeyUsageClientAuth, now)
+	if errors.Is(err, workload.ErrExpired) { // our own has: who its authorities are cannot be told
+		return identity.Principal{}, fmt.Errorf("client certificate: %w: %w", identity.ErrUnavailable, err)
+	}
 	if err != nil {
 		return identity.Principal{}, fmt.Errorf("client certificate: %w: %w", identity.ErrBadCredential, err)
 	}

@@ -97,6 +97,13 @@ func TestACertificateIsJudgedAnewAtEveryRequest(t *testing.T) {
 	if p, err := authenticate(t.Context(), r); !errors.Is(err, identity.ErrBadCredential) || !p.IsZero() {
 		t.Errorf("an SVID that expired on a live connection: %+v, %v", p, err)
 	}
+	config = svid.Config{Bundles: outage{}}
+	if authenticate, err = svid.Authenticator(config); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := authenticate(t.Context(), r); !errors.Is(err, identity.ErrUnavailable) || errors.Is(err, identity.ErrBadCredential) {
+		t.Errorf("a certificate that nobody can judge is no bad one: %v", err)
+	}
 	config = svid.Config{Bundles: x509bundle.NewSet()}
 	if authenticate, err = svid.Authenticator(config); err != nil {
 		t.Fatal(err)
@@ -104,6 +111,13 @@ func TestACertificateIsJudgedAnewAtEveryRequest(t *testing.T) {
 	if _, err := authenticate(t.Context(), r); !errors.Is(err, identity.ErrBadCredential) {
 		t.Errorf("an SVID whose trust domain left the bundles: %v", err)
 	}
+}
+
+// outage is a source whose own SVID has expired.
+type outage struct{}
+
+func (outage) GetX509BundleForTrustDomain(spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
+	return nil, workload.ErrExpired
 }
 
 func TestAConnectionWithoutACertificateIsNoCredential(t *testing.T) {

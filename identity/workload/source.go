@@ -128,13 +128,17 @@ func (s *Source) GetX509SVID() (*x509svid.SVID, error) {
 }
 
 // GetX509BundleForTrustDomain returns the authorities of one trust domain.
+// During an outage they are believed for as long as the process's own SVID
+// lasts, and no longer: nobody would tell of one that was withdrawn.
 func (s *Source) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
+	if err := s.Ready(); err != nil {
+		return nil, err
+	}
 	return s.x509.GetX509BundleForTrustDomain(td)
 }
 
-// GetJWTBundleForTrustDomain returns the keys of one trust domain's JWT-SVIDs.
-// During an outage they are believed for as long as the process's own SVID
-// lasts, and no longer: nobody would tell of a key that was withdrawn.
+// GetJWTBundleForTrustDomain returns the keys of one trust domain's JWT-SVIDs,
+// during an outage as GetX509BundleForTrustDomain does.
 func (s *Source) GetJWTBundleForTrustDomain(td spiffeid.TrustDomain) (*jwtbundle.Bundle, error) {
 	if s.jwt == nil {
 		return nil, errors.New("the keys of JWT-SVIDs are not followed")

@@ -333,6 +333,10 @@ func TestAnOutageLongerThanAnSVIDIsNoticedAndOver(t *testing.T) {
 		t.Errorf("with an expired SVID: %v", err)
 	}
 
+	if _, err := gateway.GetX509BundleForTrustDomain(domain); !errors.Is(err, workload.ErrExpired) {
+		t.Errorf("authorities that nobody vouches for any more are believed: %v", err)
+	}
+
 	if err := a.Outage(false); err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,9 @@ const (
 	connectTimeout = 5 * time.Second
 	minBackoff     = 100 * time.Millisecond
 	maxBackoff     = 5 * time.Second
+	// minLife is how long a session lasts at least: one that begins as a
+	// certificate ends is ended by the relay.
+	minLife = time.Second
 	// keepLost is how long the residency of a lost replica is remembered.
 	keepLost = time.Minute
 )
@@ -125,11 +128,9 @@ func (f *Fleet) session(ctx context.Context, r *replica) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if end := conn.Expires(); !end.IsZero() {
-		// Not a deadline: the relay would learn of it, and end the Watch itself.
-		renew := time.AfterFunc(time.Until(renewal(end, time.Now())), func() { cancel(errRenew) })
-		defer renew.Stop()
-	}
+	// Not a deadline: the relay would learn of it, and end the Watch itself.
+	renew := time.AfterFunc(max(time.Until(conn.Renewal()), minLife), func() { cancel(errRenew) })
+	defer renew.Stop()
 	if err := f.pin(r, id, func() { cancel(nil) }); err != nil {
 		return err
 	}
@@ -150,13 +151,6 @@ func brokeWord(err error) bool {
 		}
 	}
 	return false
-}
-
-// renewal is when to connect again, so that newer certificates are proven
-// before one of these expires.
-func renewal(expires, now time.Time) time.Time {
-	left := expires.Sub(now)
-	return now.Add(max(left-min(left/4, 30*time.Second), time.Second))
 }
 
 // connect proves r's identity on a new connection.

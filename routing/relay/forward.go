@@ -106,8 +106,9 @@ func (r *Relay) findPeer(w http.ResponseWriter, req *http.Request, f *forwarded)
 		return &refusal{status: http.StatusForbidden, code: "no_svid", cause: err}
 	}
 	f.peer = id.String()
-	left := time.Until(req.TLS.PeerCertificates[0].NotAfter)
-	if left < time.Minute {
+	svid := req.TLS.PeerCertificates[0]
+	left := time.Until(svid.NotAfter)
+	if left < min(time.Minute, svid.NotAfter.Sub(svid.NotBefore)/5) {
 		w.Header().Set("Connection", "close") // the gateway dials again, with its new one
 	}
 	if left <= 0 {

@@ -16,7 +16,6 @@ package residency
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -26,6 +25,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sallyport-ai/sallyport/identity/workload"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 )
 
@@ -72,18 +72,8 @@ func Connect(ctx context.Context, address string, config *tls.Config) (*Conn, er
 	}
 	config = config.Clone()
 	config.NextProtos = []string{"h2"}
-	var own tls.Certificate
-	if get := config.GetClientCertificate; get != nil {
-		config.GetClientCertificate = func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			c, err := get(r)
-			if err == nil {
-				own = *c
-			}
-			return c, err
-		}
-	}
-	conn := tls.Client(raw, config)
-	if err := conn.HandshakeContext(ctx); err != nil {
+	conn, err := workload.Handshake(ctx, raw, config)
+	if err != nil {
 		raw.Close()
 		return nil, fmt.Errorf("%w with %s: %w", ErrHandshake, address, err)
 	}
@@ -104,29 +94,14 @@ func Connect(ctx context.Context, address string, config *tls.Config) (*Conn, er
 		raw.Close()
 		return nil, fmt.Errorf("residency client for %s: %w", address, err)
 	}
-	state := conn.ConnectionState()
-	return &Conn{state: state, expires: earliest(own.Leaf, state.PeerCertificates...), cc: cc, silence: silence}, nil
-}
-
-// earliest is when the first of the certificates expires; zero for none.
-func earliest(own *x509.Certificate, peer ...*x509.Certificate) (at time.Time) {
-	if own != nil {
-		at = own.NotAfter
-	}
-	for _, c := range peer {
-		if at.IsZero() || c.NotAfter.Before(at) {
-			at = c.NotAfter
-		}
-	}
-	return at
+	return &Conn{state: conn.ConnectionState(), expires: conn.Expires(), cc: cc, silence: silence}, nil
 }
 
 // State is what the handshake proved.
 func (c *Conn) State() tls.ConnectionState { return c.state }
 
-// Expires is when the first certificate that either side showed expires, and
-// with it what the handshake proved: connect again before. Zero: unknown.
-func (c *Conn) Expires() time.Time { return c.expires }
+// Renewal is when to connect again, before what the handshake proved expires.
+func (c *Conn) Renewal() time.Time { return workload.Renewal(c.expires, time.Now()) }
 
 // Close ends the connection and everything on it.
 func (c *Conn) Close() error { return c.cc.Close() }
