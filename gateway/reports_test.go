@@ -234,22 +234,23 @@ func TestB020ProxiesAreToldNotToBufferStreams(t *testing.T) {
 // B021, stacklok/toolhive#3691 and others: a stream is cut at a timeout of the
 // server, in mid-event.
 func TestB021AStreamOutlivesEveryTimeoutOfItsParts(t *testing.T) {
+	const limit, pause, pauses = 600 * time.Millisecond, 60 * time.Millisecond, 15 // a busy machine pauses too
 	w := inWorld(t)
 	for _, p := range protocols {
 		t.Run(p.op.Name, func(t *testing.T) {
 			s := serve(t, func(c *Config) {
-				c.Upstream, _ = upstream.New(upstream.Config{Own: w.self, DialTimeout: 200 * time.Millisecond, HeaderTimeout: 200 * time.Millisecond, IdleTimeout: 200 * time.Millisecond})
+				c.Upstream, _ = upstream.New(upstream.Config{Own: w.self, DialTimeout: limit, HeaderTimeout: limit, IdleTimeout: limit})
 			})
-			s.g.writeTimeout = 200 * time.Millisecond
+			s.g.writeTimeout = limit
 			v := clean(p)
 			var words []string
-			for i := range 10 {
+			for i := range pauses {
 				words = append(words, fmt.Sprint("w", i))
 			}
 			a := s.through(p, wired(func(c *net.TCPConn) {
 				put(c, streamHead+chunkedEnd, piece(p.begin))
 				for _, word := range words {
-					time.Sleep(60 * time.Millisecond)
+					time.Sleep(pause)
 					put(c, piece(p.text(word)))
 				}
 				put(c, piece(p.end), lastPiece)
