@@ -31,7 +31,6 @@ require (
 )
 
 require (
-	filippo.io/torchwood v0.7.0 // indirect
 	github.com/Microsoft/go-winio v0.6.2 // indirect
 	github.com/agnivade/levenshtein v1.2.2 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
