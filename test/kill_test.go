@@ -61,6 +61,9 @@ func TestAKilledGatewayForwardedNothingThatItsLogDoesNotHold(t *testing.T) {
 	if _, code := sallyport(t, "audit", "verify", w.logDir, "--key", w.logKey); code != 0 {
 		t.Fatalf("audit verify: exit %d", code)
 	}
+	if r, code := verifyBoth(t, w, w.replicas[0].logDir, w.replicas[1].logDir); code != 0 {
+		t.Errorf("the logs of gateway and relays: exit %d, %+v", code, r)
+	}
 	h := readHistory(t, w.logDir)
 	if h.boots != rounds+1 {
 		t.Errorf("the log has %d starts, want %d", h.boots, rounds+1)

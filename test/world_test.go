@@ -48,11 +48,13 @@ type world struct {
 
 // replica is an engine with its relay.
 type replica struct {
-	id     string
-	logDir string
-	relay  *process
-	engine *process
-	addr   string
+	id      string
+	logDir  string
+	keyFile string // signs its log
+	logKey  string // the pinned verifier key of it
+	relay   *process
+	engine  *process
+	addr    string
 }
 
 // newWorld starts everything but the gateway.
@@ -108,15 +110,19 @@ var (
 func (w *world) newReplica(t *testing.T, name string, engineArgs []string) *replica {
 	t.Helper()
 	in := func(file string) string { return filepath.Join(w.dir, name+file) }
-	r := &replica{id: "spiffe://" + trustDomain + "/pool/general/" + name, logDir: in(".log")}
+	r := &replica{
+		id: "spiffe://" + trustDomain + "/pool/general/" + name, logDir: in(".log"), keyFile: in(".key"), logKey: in(".key.pub"),
+	}
 	var at []string
 	r.engine, at = start(t, engineServes, append([]string{
 		"sim", "--listen", "127.0.0.1:0", "--model-dir", filepath.Join(w.dir, "model"),
 		"--events", "ipc://" + in(".ev"), "--replay", "ipc://" + in(".rp"),
 	}, engineArgs...)...)
-	if _, err := tlog.CreateKeyFile(in(".key"), trustDomain+"/relay/"+name); err != nil {
+	own, err := tlog.CreateKeyFile(r.keyFile, trustDomain+"/relay/"+name)
+	if err != nil {
 		t.Fatal(err)
 	}
+	writeFile(t, r.logKey, own+"\n")
 	vkey, err := os.ReadFile(w.logKey)
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -18,56 +17,6 @@ func auditCommand() *cobra.Command {
 	cmd := commandGroup("audit", "Verify and read an audit log")
 	cmd.AddCommand(auditVerifyCommand(), auditShowCommand())
 	return cmd
-}
-
-func auditVerifyCommand() *cobra.Command {
-	var keyFile string
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "verify DIR --key FILE",
-		Short: "Check every record, batch signature and root of a log against a pinned key",
-		Long: "Verify reads a log directory without opening it for writing, also while a gateway writes.\n" +
-			"It exits with 0 if the log is whole, 1 if it is damaged, and 2 if it cannot tell: without\n" +
-			"the verifier key, kept elsewhere, a log can only agree with itself.",
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if keyFile == "" {
-				return &exitError{exitCannotTell, errors.New("no pinned key: give the log's verifier key with --key; without it a forged log would look as good as a true one")}
-			}
-			key, err := tlog.ReadVerifierFile(keyFile)
-			if err != nil {
-				return &exitError{exitCannotTell, err}
-			}
-			report, err := tlog.Verify(args[0], key, tlog.VerifyOptions{})
-			if err != nil {
-				return &exitError{exitCannotTell, err}
-			}
-			if err := printReport(cmd.OutOrStdout(), report, asJSON); err != nil {
-				return err
-			}
-			if !report.OK() {
-				return &exitError{code: exitBad}
-			}
-			return nil
-		},
-	}
-	cmd.Flags().StringVar(&keyFile, "key", "", "file with the log's verifier key (required)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-func printReport(w io.Writer, r tlog.Report, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(w).Encode(r)
-	}
-	if !r.OK() {
-		fmt.Fprintf(w, "DAMAGED: %s\n", r.Detail)
-		fmt.Fprintf(w, "whole up to %d records of %s\n", r.TreeSize, r.Origin)
-		return nil
-	}
-	fmt.Fprintf(w, "whole: %d records of %s, root %s\n", r.TreeSize, r.Origin, r.RootHex)
-	fmt.Fprintf(w, "%d decisions, %d outcomes, %d decisions without an outcome yet, %d starts\n", r.Decisions, r.Outcomes, r.Unresolved, r.Boots)
-	return nil
 }
 
 func auditShowCommand() *cobra.Command {
@@ -160,5 +109,5 @@ func listRow(w io.Writer, index uint64, r *audit.Record) {
 		replica = r.Outcome.Replica
 	}
 	fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", index,
-		time.UnixMicro(r.Time.Wall).UTC().Format("2006-01-02T15:04:05.000Z"), r.Kind, r.ID, tenant, class, label, r.Status, replica, basis, r.Reason)
+		time.UnixMicro(r.Time.Wall).UTC().Format(timeFormat), r.Kind, r.ID, tenant, class, label, r.Status, replica, basis, r.Reason)
 }

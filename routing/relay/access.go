@@ -24,25 +24,6 @@ type access struct {
 	close func() error
 }
 
-// served is the event of a record: the ticket without the body's hash, which
-// would let who reads the log confirm a guess at a prompt.
-type served struct {
-	Ticket  string `json:"ticket"` // decision id
-	Attempt int    `json:"attempt"`
-	N       uint64 `json:"n"`
-	Gateway string `json:"gateway"` // SPIFFE ID
-	Log     string `json:"log"`     // origin of its log
-	Replica string `json:"replica"`
-	Epoch   string `json:"ep"`
-	Op      string `json:"op"`
-	Pool    string `json:"pool"`
-	Model   string `json:"model"`
-	Adapter string `json:"adapter"`
-	Domain  string `json:"domain"`
-	Rank    int    `json:"rank"`
-	Exp     int64  `json:"exp"`
-}
-
 // openAccess opens the log, if there is to be one.
 func openAccess(cfg *Config, id string) (*access, error) {
 	if cfg.Log.Dir == "" {
@@ -76,7 +57,7 @@ func (a *access) served(ctx context.Context, f *forwarded) error {
 		return nil
 	}
 	t := &f.ticket
-	event, err := json.Marshal(served{
+	event, err := json.Marshal(audit.Served{
 		Ticket: t.ID, Attempt: t.Attempt, N: t.N, Gateway: f.peer, Log: t.Log, Replica: t.Audience, Epoch: t.Epoch,
 		Op: t.Op, Pool: t.Pool, Model: t.Model, Adapter: t.Adapter, Domain: t.Domain, Rank: t.Rank, Exp: t.Exp,
 	})
@@ -86,7 +67,7 @@ func (a *access) served(ctx context.Context, f *forwarded) error {
 	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
 	defer cancel()
 	_, err = a.log.Append(ctx, &audit.Record{
-		Kind: audit.KindAccess, ID: audit.NewID(), Durability: audit.Strict, Status: "served", Event: event,
+		Kind: audit.KindAccess, ID: audit.NewID(), Durability: audit.Strict, Status: audit.StatusServed, Event: event,
 	})
 	return err
 }

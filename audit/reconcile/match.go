@@ -1,0 +1,244 @@
+package reconcile
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// forward is one ticket that a relay served.
+type forward struct {
+	log     string // of the relay
+	index   uint64
+	at      time.Time
+	of      string // origin of the gateway's log
+	replica string
+	pool    string
+	model   string
+	epoch   string
+	matched bool
+}
+
+func (f *forward) finding(code Code, k key, format string, args ...any) Finding {
+	return Finding{
+		Code: code, Log: f.log, Index: f.index, ID: k.id.String(), Attempt: k.n, Replica: f.replica, Time: f.at,
+		Detail: fmt.Sprintf(format, args...),
+	}
+}
+
+// relay takes in a relay's log.
+func (r *run) relay(l Log) error {
+	s := new(span)
+	own, texts := "", make(map[string]string)
+	intern := func(t string) string {
+		if _, ok := texts[t]; !ok {
+			texts[t] = t
+		}
+		return texts[t]
+	}
+	for e, err := range l.Records {
+		if err != nil {
+			return err
+		}
+		rec, err := read(e.Leaf)
+		if err != nil {
+			r.fault(Finding{Code: Malformed, Log: l.Origin, Index: e.Index, Detail: err.Error()})
+			continue
+		}
+		s.see(e.Index, rec)
+		if rec.Kind == audit.KindBoot {
+			own = rec.Gateway.SPIFFE
+			r.relays[own] = s
+		}
+		if rec.Kind != audit.KindAccess || rec.Status != audit.StatusServed || !r.near(rec.at()) {
+			continue
+		}
+		v := &rec.Event.Served
+		model := v.Model
+		if v.Adapter != "" {
+			model = v.Adapter
+		}
+		f := &forward{
+			log: l.Origin, index: e.Index, at: rec.at(), of: intern(v.Log), replica: intern(v.Replica),
+			pool: intern(v.Pool), model: intern(model), epoch: intern(v.Epoch),
+		}
+		if own == "" { // the start of the log is gone: it is believed about itself
+			own = f.replica
+			r.relays[own] = s
+		}
+		r.take(f, v, own)
+	}
+	return nil
+}
+
+// take adds one forward.
+func (r *run) take(f *forward, v *audit.Served, own string) {
+	judged := r.within(f.at)
+	if judged {
+		r.report.Forwards++
+	}
+	k, err := keyOf(v.Ticket, v.Attempt)
+	switch {
+	case err != nil:
+		r.fault(f.finding(Malformed, k, "ticket %q: %v", v.Ticket, err))
+		return
+	case judged && f.replica != own:
+		r.fault(f.finding(ForwardForeign, k, "the log is of %s", own))
+	}
+	if before := r.forwards[k]; before != nil {
+		r.fault(f.finding(ForwardTwice, k, "also record %d of %s", before.index, before.log))
+		return
+	}
+	r.forwards[k] = f
+}
+
+// gateway holds a gateway's log against the forwards.
+func (r *run) gateway(l Log) error {
+	s := new(span)
+	r.gateways[l.Origin] = s
+	open := make(map[key]*Attempt)
+	for e, err := range l.Records {
+		if err != nil {
+			return err
+		}
+		rec, err := read(e.Leaf)
+		if err != nil {
+			r.fault(Finding{Code: Malformed, Log: l.Origin, Index: e.Index, Detail: err.Error()})
+			continue
+		}
+		s.see(e.Index, rec)
+		if rec.Kind != audit.KindDecision && rec.Kind != audit.KindOutcome {
+			continue
+		}
+		k, err := keyOf(rec.ID, rec.Attempt)
+		switch {
+		case err != nil:
+			r.fault(Finding{Code: Malformed, Log: l.Origin, Index: e.Index, ID: rec.ID, Time: rec.at(), Detail: err.Error()})
+		case rec.Kind == audit.KindOutcome:
+			a := open[k]
+			if a == nil {
+				continue // of a listing, or its decision is gone or outside the window
+			}
+			delete(open, k)
+			a.Outcome, a.Answered = rec.Status, rec.answered()
+			r.settle(l, k, a, l.Size > 0 && e.Index >= l.Size)
+		case rec.Status != audit.StatusAllowed:
+			r.refused(l, k)
+		case rec.Placement != nil && r.near(rec.at()):
+			open[k] = attemptOf(l, e.Index, rec)
+		}
+	}
+	for k, a := range open {
+		r.settle(l, k, a, true)
+	}
+	return nil
+}
+
+func attemptOf(l Log, index uint64, rec *leaf) *Attempt {
+	p := rec.Placement
+	a := &Attempt{
+		Log: l.Origin, Index: index, ID: rec.ID, N: rec.Attempt, Time: rec.at(), Tenant: rec.Caller.Tenant,
+		Class: rec.Class.Name, Label: rec.Label.Level, Pool: p.Pool, Replica: p.Replica, Epoch: p.Epoch,
+		Model: rec.Request.Served, Digest: rec.Policy.Digest,
+	}
+	for _, c := range p.Candidates {
+		if c.Replica == p.Replica {
+			a.Region = c.Region
+		}
+	}
+	return a
+}
+
+// refused finds the forward of a decision that allowed none.
+func (r *run) refused(l Log, k key) {
+	f := r.forwards[k]
+	if f == nil || f.of != l.Origin || f.matched {
+		return
+	}
+	f.matched = true
+	if r.within(f.at) {
+		r.fault(f.finding(ForwardOfDenied, k, "%s refused it", l.Origin))
+	}
+}
+
+// settle judges one attempt: a is whole, or has no outcome. What is late was
+// written when the relays' logs had been read.
+func (r *run) settle(l Log, k key, a *Attempt, late bool) {
+	judged := r.within(a.Time)
+	relay := r.relays[a.Replica]
+	a.Covered = relay != nil && !late && (!relay.pruned || a.Time.After(relay.from))
+	if f := r.forwards[k]; f != nil && f.of == l.Origin && !f.matched {
+		f.matched, a.Forwarded = true, true
+		r.compare(k, a, f)
+	}
+	if !judged {
+		return
+	}
+	r.report.Decisions++
+	switch {
+	case a.Forwarded:
+		r.report.Matched++
+	case !a.Answered:
+		r.report.Unseen++
+	case late:
+		r.report.Newer++
+	default:
+		r.missing(a, relay)
+	}
+	if r.o.Visit != nil {
+		r.o.Visit(a)
+	}
+}
+
+// compare holds a forward against its decision.
+func (r *run) compare(k key, a *Attempt, f *forward) {
+	if !r.within(f.at) && !r.within(a.Time) {
+		return
+	}
+	switch {
+	case a.Outcome == audit.StatusNotForwarded:
+		r.fault(f.finding(ForwardDenied, k, "record %d of %s", a.Index, a.Log))
+	case f.replica != a.Replica, f.pool != a.Pool, f.model != a.Model, a.Epoch != "" && f.epoch != a.Epoch:
+		r.fault(f.finding(ForwardElsewhere, k, "decided for %s in %s as process %q with %s, served by %s in %s as %q with %s",
+			a.Replica, a.Pool, a.Epoch, a.Model, f.replica, f.pool, f.epoch, f.model))
+	}
+}
+
+// missing is an attempt that was answered and whose forward is not there.
+func (r *run) missing(a *Attempt, relay *span) {
+	f := Finding{Log: a.Log, Index: a.Index, ID: a.ID, Attempt: a.N, Replica: a.Replica, Time: a.Time}
+	switch {
+	case relay == nil:
+		f.Code = UndecidedRelayMissing
+	case a.Time.Before(relay.from):
+		f.Code, f.Detail = UndecidedForwardPruned, "the relay's log begins at "+relay.from.Format(time.RFC3339Nano)
+	default:
+		f.Code = DecisionWithoutForward
+		r.fault(f)
+		return
+	}
+	r.undecided(f)
+}
+
+// unmatched judges the forwards that no gateway's log has answered for.
+func (r *run) unmatched() {
+	for k, f := range r.forwards {
+		if f.matched || !r.within(f.at) {
+			continue
+		}
+		s := r.gateways[f.of]
+		switch {
+		case s == nil && r.o.Listed != nil && !r.o.Listed(f.of):
+			r.fault(f.finding(ForwardUnlisted, k, "of log %s", f.of))
+		case s == nil:
+			r.undecided(f.finding(UndecidedGatewayMissing, k, "of log %s", f.of))
+		case s.pruned && f.at.Before(s.from):
+			r.undecided(f.finding(UndecidedDecisionPruned, k, "%s begins at %s", f.of, s.from.Format(time.RFC3339Nano)))
+		case s.lost(f.at):
+			r.undecided(f.finding(UndecidedCrash, k, "%s did not stop in order then", f.of))
+		default:
+			r.fault(f.finding(ForwardWithoutDecision, k, "not in %s", f.of))
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/mod/sumdb/note"
+
+	"github.com/sallyport-ai/sallyport/audit/tlog"
+)
+
+// pins are the verifier keys that a user brings along, by origin.
+type pins struct {
+	files []string
+	keys  map[string]note.Verifier
+}
+
+func (p *pins) flag(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&p.files, "key", nil, "file with verifier keys of the logs, one a line; may be given several times")
+}
+
+// load reads the files. Without a key nothing can be told of any log.
+func (p *pins) load() error {
+	p.keys = make(map[string]note.Verifier)
+	for _, file := range p.files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return cannotTell(fmt.Errorf("read verifier keys: %w", err))
+		}
+		for _, line := range strings.Split(string(text), "\n") {
+			if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+				continue
+			}
+			if err := p.pin(line); err != nil {
+				return cannotTell(fmt.Errorf("%s: %w", file, err))
+			}
+		}
+	}
+	return nil
+}
+
+// pin adds one verifier key.
+func (p *pins) pin(vkey string) error {
+	v, err := note.NewVerifier(vkey)
+	if err != nil {
+		return fmt.Errorf("verifier key: %w", err)
+	}
+	if old := p.keys[v.Name()]; old != nil && old.KeyHash() != v.KeyHash() {
+		return fmt.Errorf("two verifier keys for %s", v.Name())
+	}
+	p.keys[v.Name()] = v
+	return nil
+}
+
+// of finds the key of a log directory.
+func (p *pins) of(dir string) (note.Verifier, error) {
+	if len(p.keys) == 0 {
+		return nil, cannotTell(errNoPin)
+	}
+	origin, err := tlog.Origin(dir)
+	if err != nil {
+		return nil, cannotTell(err)
+	}
+	if key := p.keys[origin]; key != nil {
+		return key, nil
+	}
+	if len(p.keys) == 1 { // what was meant is clear, and so is what is wrong
+		for _, key := range p.keys {
+			return key, nil
+		}
+	}
+	return nil, cannotTell(fmt.Errorf("no pinned key for log %q", origin))
+}
+
+var errNoPin = errors.New("no pinned key: give the log's verifier key with --key; without it a forged log would look as good as a true one")
+
+// cannotTell is an error of a command that could not answer.
+func cannotTell(err error) error { return &exitError{exitCannotTell, err} }
