@@ -42,6 +42,7 @@ const (
 	KindSeal          Kind = "seal"
 	KindAccess        Kind = "access"
 	KindDenialSummary Kind = "denial_summary"
+	KindExport        Kind = "export"
 	KindFleet         Kind = "fleet"
 )
 
