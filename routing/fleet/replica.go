@@ -31,7 +31,8 @@ type replica struct {
 	streams []*kvindex.Stream
 	ords    []int
 
-	heard atomic.Int64 // when the last frame came, in ns since the Unix epoch
+	heard  atomic.Int64  // when the last frame came, in ns since the Unix epoch
+	frames atomic.Uint64 // number of the last frame that was applied
 
 	// What follows is guarded by Fleet.mu.
 

@@ -27,6 +27,7 @@ type Status struct {
 	Confidence int   // per mille
 	PrefillPS  int64
 	LagMS      int64
+	Frames     uint64 // number of the last frame of its Watch that was applied
 
 	Doubt     Doubt  // why it earns no credit although its stream is live
 	Doubts    uint64 // how often it came to be in doubt
@@ -49,7 +50,7 @@ func (f *Fleet) Replicas() []Status {
 			Engine: r.hello.GetEngine(), Models: r.hello.GetModels(), Routes: r.hello.GetRoutesIsolated(),
 			Stream: c.Stream, StreamWhy: c.StreamReason, BlockSize: c.BlockSize, Blocks: r.blocks,
 			KVTotal: c.KVTotal, KVUsed: clamp(r.load.GetKvUsedBlocks()), Running: c.Running, Waiting: c.WaitingTokens,
-			Confidence: c.Confidence, PrefillPS: c.PrefillPS, LagMS: c.LagMS,
+			Confidence: c.Confidence, PrefillPS: c.PrefillPS, LagMS: c.LagMS, Frames: r.frames.Load(),
 			Doubt: r.doubt, Doubts: r.doubts, BlocksIn: r.blocksIn, Predicted: r.predicted, Cached: r.cached, Prompt: r.prompt,
 		}
 	}

@@ -218,8 +218,16 @@ func (s *session) close() {
 	}
 }
 
-// frame applies one frame; see residency.Sink.
+// frame takes one frame; see residency.Sink.
 func (s *session) frame(f *residencyv1.Frame) error {
+	if err := s.apply(f); err != nil {
+		return err
+	}
+	s.r.frames.Store(f.GetSeq())
+	return nil
+}
+
+func (s *session) apply(f *residencyv1.Frame) error {
 	s.r.heard.Store(time.Now().UnixNano())
 	if s.muted && residencyOf(f) {
 		return nil

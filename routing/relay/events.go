@@ -22,11 +22,26 @@ type follower struct {
 	hub      *hub
 	rank     int
 	events   string
-	replay   string
+	replay   replaySource
 	listener *kvevents.Listener // where the engine connects to us
 	log      *slog.Logger
 	live     kvevents.Decoder
 	old      kvevents.Decoder // of replays, which interrupt the live connection
+}
+
+// replaySource hands each batch that the engine still has from a number on to
+// a function, in order. nil: the engine keeps none.
+type replaySource func(ctx context.Context, from uint64, each func(kvevents.Message) error) error
+
+// replayFrom asks the engine at an endpoint; "" is nowhere.
+func replayFrom(endpoint string) replaySource {
+	if endpoint == "" {
+		return nil
+	}
+	return func(ctx context.Context, from uint64, each func(kvevents.Message) error) error {
+		_, err := kvevents.Replay(ctx, endpoint, from, eventOptions, each)
+		return err
+	}
 }
 
 var eventOptions = kvevents.Options{Heartbeat: 2 * time.Second}
@@ -86,10 +101,7 @@ func (f *follower) follow(ctx context.Context) error {
 	if err := c.Subscribe(""); err != nil {
 		return err
 	}
-	f.hub.update(f.rank, func(s *stream) { s.connected() })
-	if f.replay != "" {
-		f.catchUp(ctx)
-	}
+	f.connected(ctx)
 	for {
 		parts, err := c.Recv()
 		if err != nil {
@@ -100,6 +112,14 @@ func (f *follower) follow(ctx context.Context) error {
 			return fmt.Errorf("rank %d: %w", f.rank, err)
 		}
 		f.receive(ctx, msg)
+	}
+}
+
+// connected begins a new connection with what was missed before it.
+func (f *follower) connected(ctx context.Context) {
+	f.hub.update(f.rank, func(s *stream) { s.connected() })
+	if f.replay != nil {
+		f.catchUp(ctx)
 	}
 }
 
@@ -146,7 +166,7 @@ func (f *follower) replayOnce(ctx context.Context) (err error) {
 	var r *replay
 	var from uint64
 	f.hub.update(f.rank, func(s *stream) { r, from = s.beginReplay(), s.resume() })
-	_, err = kvevents.Replay(ctx, f.replay, from, eventOptions, func(msg kvevents.Message) (err error) {
+	err = f.replay(ctx, from, func(msg kvevents.Message) (err error) {
 		b, bad := f.old.Decode(msg.Payload)
 		if bad != nil {
 			b = nil

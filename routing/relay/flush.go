@@ -208,7 +208,7 @@ func (m *mirror) release(n uint32) {
 		m.adrift--
 	} else if b.parent == 0 {
 		if b.space.roots--; b.space.roots == 0 {
-			delete(m.spaces, spaceKey{b.space.salt, b.space.adapter})
+			delete(m.spaces, b.space.key)
 		}
 	}
 	m.nodes[n] = block{}

@@ -38,13 +38,27 @@ const (
 // space is what blocks below one root have in common. A space that is not
 // reported belongs to no tenant: its salt is not ours.
 type space struct {
-	salt, adapter string
+	key           spaceKey
+	adapter       string
 	model, domain string
 	reported      bool
 	roots         int // nodes that hold it directly below the root
 }
 
-type spaceKey struct{ salt, adapter string }
+// spaceKey is what tells spaces apart. An adapter that is known only by its
+// number is not known, and not none either.
+type spaceKey struct {
+	salt, adapter string
+	number        int64
+}
+
+func spaceKeyOf(ev *kvevents.Event) spaceKey {
+	k := spaceKey{ev.Salt, ev.Adapter, kvevents.None}
+	if ev.Adapter == "" {
+		k.number = ev.LoRAID
+	}
+	return k
+}
 
 // block is one node of the forest, by number. Number 0 is the sentinel above
 // all first blocks. A node whose copies are all gone stays while it has
@@ -267,7 +281,7 @@ func (m *mirror) place(ev *kvevents.Event) (place, bool) {
 		return place{space: m.spaceOf(ev)}, true
 	}
 	if m.cfg.perEvent {
-		sp := m.spaces[spaceKey{ev.Salt, ev.Adapter}]
+		sp := m.spaces[spaceKeyOf(ev)]
 		for n := m.byHash[ev.Parent]; n != 0; n = m.nodes[n].same {
 			if sp != nil && m.nodes[n].space == sp {
 				return place{parent: n, space: sp}, true
@@ -288,15 +302,14 @@ func (m *mirror) place(ev *kvevents.Event) (place, bool) {
 	return place{adrift: true, wait: ev.Parent}, true
 }
 
-// spaceOf is the space of a first block; add remembers it. An adapter that is known only by
-// number is not known.
+// spaceOf is the space of a first block; add remembers it.
 func (m *mirror) spaceOf(ev *kvevents.Event) *space {
-	key := spaceKey{ev.Salt, ev.Adapter}
+	key := spaceKeyOf(ev)
 	if sp := m.spaces[key]; sp != nil {
 		return sp
 	}
-	sp := &space{salt: ev.Salt, adapter: ev.Adapter}
-	if ev.Salt != "" && (ev.Adapter != "" || ev.LoRAID == kvevents.None) {
+	sp := &space{key: key, adapter: ev.Adapter}
+	if ev.Salt != "" && key.number == kvevents.None {
 		sp.model, sp.domain, sp.reported = m.cfg.resolve(ev.Salt)
 	}
 	return sp
@@ -347,7 +360,7 @@ func (m *mirror) add(at place, h kvevents.Hash, ev *kvevents.Event, i int) uint3
 		m.nodes[at.parent].child = n
 	}
 	if at.parent == 0 && at.space != nil {
-		m.spaces[spaceKey{at.space.salt, at.space.adapter}] = at.space
+		m.spaces[at.space.key] = at.space
 		at.space.roots++
 	}
 	if at.adrift {

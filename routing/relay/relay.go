@@ -214,10 +214,10 @@ func (r *Relay) followEvents(ctx context.Context, work *sync.WaitGroup) {
 			r.hub.update(rank, func(s *stream) { s.set(residencyv1.State_NONE, "no_events") })
 			continue
 		}
-		f := &follower{hub: r.hub, rank: rank, listener: r.events, log: r.log}
 		// Both were checked by New.
-		f.events, _ = rankEndpoint(ev.Endpoint, rank)
-		f.replay, _ = rankEndpoint(ev.Replay, rank)
+		events, _ := rankEndpoint(ev.Endpoint, rank)
+		replay, _ := rankEndpoint(ev.Replay, rank)
+		f := &follower{hub: r.hub, rank: rank, events: events, replay: replayFrom(replay), listener: r.events, log: r.log}
 		work.Go(func() { f.run(ctx) })
 	}
 }
