@@ -180,6 +180,8 @@ func (x *exchange) count(ctx context.Context) tokens {
 	case wire.ChatCompletions.Engine:
 	case wire.Completions.Engine:
 		ask = m.Completion
+	case wire.Responses.Engine:
+		ask = m.Response
 	default:
 		return estimate
 	}

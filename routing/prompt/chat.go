@@ -25,9 +25,13 @@ type chatBody struct {
 	TemplateArgs    jsontext.Value `json:"chat_template_kwargs"`
 	Template        jsontext.Value `json:"chat_template"`
 	ReasoningEffort jsontext.Value `json:"reasoning_effort"`
+	ToolChoice      jsontext.Value `json:"tool_choice"`
+	ResponseFormat  jsontext.Value `json:"response_format"`
 	Truncate        jsontext.Value `json:"truncate_prompt_tokens"`
 
 	AddSpecialTokens bool `json:"add_special_tokens"`
+
+	said []jinja.Value // instead of Messages, where it was made of another body
 }
 
 // maxSteps bounds a rendering to some hundred milliseconds.
@@ -57,30 +61,46 @@ func (m *Model) Chat(ctx context.Context, body []byte) (Prompt, error) {
 type encoding func(ctx context.Context, text, turn string, around bool) (Prompt, error)
 
 func (m *Model) chat(ctx context.Context, body []byte, encode encoding) (Prompt, error) {
-	var b chatBody
-	if err := json.Unmarshal(body, &b); err != nil {
-		return Prompt{}, fmt.Errorf("read chat body: %w", err)
-	}
-	if m.template == nil {
-		return Prompt{}, unsupported("the model has no chat template")
-	}
-	if m.harmony() {
-		return Prompt{}, unsupported("vLLM writes Harmony prompts without the template")
-	}
-	vars, messages, err := m.variables(&b)
+	b, err := readChat(body)
 	if err != nil {
 		return Prompt{}, err
 	}
-	text, err := m.template.Render(ctx, vars, m.limits(body))
+	text, messages, err := m.render(ctx, b, m.limits(body))
 	if err != nil {
-		return Prompt{}, m.failed(ctx, "render", err)
-	}
-	if b.ContinueFinalMessage {
-		if text, err = continueFinal(text, messages); err != nil {
-			return Prompt{}, err
-		}
+		return Prompt{}, err
 	}
 	return encode(ctx, text, firstUserText(messages), b.AddSpecialTokens)
+}
+
+func readChat(body []byte) (*chatBody, error) {
+	b := new(chatBody)
+	if err := json.Unmarshal(body, b); err != nil {
+		return nil, fmt.Errorf("read chat body: %w", err)
+	}
+	return b, nil
+}
+
+// render is the text of the prompt, and the messages as the engine normalizes
+// them.
+func (m *Model) render(ctx context.Context, b *chatBody, limits jinja.Limits) (string, *jinja.List, error) {
+	if m.template == nil {
+		return "", nil, unsupported("the model has no chat template")
+	}
+	if m.harmony() {
+		return "", nil, unsupported("vLLM writes Harmony prompts without the template")
+	}
+	vars, messages, err := m.variables(b)
+	if err != nil {
+		return "", nil, err
+	}
+	text, err := m.template.Render(ctx, vars, limits)
+	if err != nil {
+		return "", nil, m.failed(ctx, "render", err)
+	}
+	if b.ContinueFinalMessage {
+		text, err = continueFinal(text, messages)
+	}
+	return text, messages, err
 }
 
 // harmony reports whether the model speaks OpenAI's Harmony format.
@@ -146,10 +166,14 @@ func (m *Model) variables(b *chatBody) (*jinja.Dict, *jinja.List, error) {
 		return nil, nil, unsupported("truncate_prompt_tokens")
 	case isSet(b.ReasoningEffort) && m.template.Mentions("reasoning_effort"):
 		return nil, nil, unsupported("reasoning_effort with a template that reads it")
+	case isSet(b.ReasoningEffort) && m.template.Mentions("enable_thinking"):
+		return nil, nil, unsupported("reasoning_effort, by which vLLM's versions do or do not set enable_thinking")
+	case isSet(b.ToolChoice) && m.template.Mentions("tool_choice"), isSet(b.ResponseFormat) && m.template.Mentions("response_format"):
+		return nil, nil, unsupported("tool_choice or response_format with a template that reads it")
 	case generate && b.ContinueFinalMessage:
 		return nil, nil, unsupported("add_generation_prompt and continue_final_message together")
 	}
-	messages, err := m.messages(b.Messages)
+	messages, err := m.messages(b)
 	if err != nil {
 		return nil, nil, err
 	}

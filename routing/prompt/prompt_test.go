@@ -120,7 +120,7 @@ func TestChatNormalizesAsVLLM(t *testing.T) {
 }
 
 func TestWhatCannotBeComputedIsUnsupported(t *testing.T) {
-	m := variant(t, "{% for m in messages %}{{ m.content ~ m.reasoning_content }}{% endfor %}{{ reasoning_effort }}{{ tools }}{% if messages[0].content == 'no' %}{{ raise_exception('no') }}{% endif %}")
+	m := variant(t, "{% for m in messages %}{{ m.content ~ m.reasoning_content }}{% endfor %}{{ reasoning_effort }}{{ tools }}{{ tool_choice }}{% if messages[0].content == 'no' %}{{ raise_exception('no') }}{% endif %}")
 	const ok = `"messages": [{"role": "user", "content": "a"}]`
 	if _, err := m.Chat(t.Context(), []byte(`{`+ok+`, "reasoning_effort": null, "temperature": 1}`)); err != nil {
 		t.Fatal(err)
@@ -136,10 +136,12 @@ func TestWhatCannotBeComputedIsUnsupported(t *testing.T) {
 		{"arguments that are no JSON", `{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}`},
 		{"arguments that are no object", `{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]}]}`},
 		{"a custom tool call", `{"messages": [{"role": "assistant", "tool_calls": [{"type": "custom", "function": {"name": "f"}}]}]}`},
+		{"a choice of tools that the template reads", `{` + ok + `, "tool_choice": "none"}`},
 		{"a custom tool", `{` + ok + `, "tools": [{"type": "custom", "function": {"name": "f"}}]}`},
 		{"reasoning_content that the template reads", `{"messages": [{"role": "assistant", "content": "a", "reasoning_content": "r"}]}`},
 		{"a billing header", `{"messages": [{"role": "system", "content": "x-anthropic-billing-header: 1\na"}]}`},
 		{"an effort that the template reads", `{` + ok + `, "reasoning_effort": "low"}`},
+		{"an effort where the template may be told to think", `{` + ok + `, "reasoning_effort": "none"}`},
 		{"a template in the body", `{` + ok + `, "chat_template": "x"}`},
 		{"a truncated prompt", `{` + ok + `, "truncate_prompt_tokens": 5}`},
 		{"messages by the back door", `{` + ok + `, "chat_template_kwargs": {"messages": []}}`},
@@ -162,6 +164,47 @@ func TestWhatCannotBeComputedIsUnsupported(t *testing.T) {
 	long := `{"messages": [{"role": "user", "content": "` + strings.Repeat("word ", 10_000) + `"}]}`
 	if _, err := m.Chat(ctx, []byte(long)); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnsupported) {
 		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func TestResponsesAreTheChatsThatVLLMMakesOfThem(t *testing.T) {
+	m := variant(t, `{% for m in messages %}{{ m | tojson }};{% endfor %}{{ tools | tojson }};{{ add_generation_prompt }}`)
+	const tail = `null;True`
+	for _, c := range []struct{ claim, body, want string }{
+		{"a text is the user's", `{"input": "a"}`, `{"role": "user", "content": "a"};` + tail},
+		{"instructions stand first", `{"instructions": "i", "input": "a", "tools": [], "tool_choice": "auto"}`, `{"role": "system", "content": "i"};{"role": "user", "content": "a"};` + tail},
+		{"empty instructions are none", `{"instructions": "", "input": "a", "reasoning": {"effort": null, "summary": null}}`, `{"role": "user", "content": "a"};` + tail},
+		{"parts are joined by line ends", `{"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]}]}`, `{"role": "user", "content": "a\nb"};` + tail},
+		{
+			"an answer is one message with its calls", `{"input": [{"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [{"type": "output_text", "text": "t", "annotations": []}]}, {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{\"a\": 1}"}, {"type": "function_call", "call_id": "2", "name": "g", "arguments": "{}"}]}`,
+			`{"role": "assistant", "content": "t", "tool_calls": [{"id": "1", "function": {"arguments": {"a": 1}, "name": "f"}, "type": "function"}, {"id": "2", "function": {"arguments": {}, "name": "g"}, "type": "function"}]};` + tail,
+		},
+		{
+			"reasoning belongs to the call after it", `{"input": [{"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "h"}]}, {"type": "function_call", "call_id": "1", "name": "f", "arguments": ""}]}`,
+			`{"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": {"arguments": {}, "name": "f"}, "type": "function"}], "reasoning": "h", "reasoning_content": "h"};` + tail,
+		},
+		{"two answers are two messages", `{"input": [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]}`, `{"role": "assistant", "content": "a"};{"role": "assistant", "content": "b"};` + tail},
+		{"a result keeps its call's id", `{"input": [{"type": "function_call_output", "call_id": "1", "output": "o"}]}`, `{"role": "tool", "content": "o", "tool_call_id": "1"};` + tail},
+	} {
+		p, err := m.Response(t.Context(), []byte(c.body))
+		if err != nil || p.Text != c.want {
+			t.Errorf("%s:\n got %s, %v\nwant %s", c.claim, p.Text, err, c.want)
+		}
+	}
+	p, err := small(t).Response(t.Context(), []byte(`{"input": [{"role": "user", "content": "?"}, {"type": "message", "role": "assistant", "status": "incomplete", "content": [{"type": "output_text", "text": "It is"}]}]}`))
+	if err != nil || !strings.HasSuffix(p.Text, "<|im_start|>assistant\nIt is") {
+		t.Errorf("an answer that is not complete is continued: %q, %v", p.Text, err)
+	}
+	for _, body := range []string{
+		`{}`, `{"input": 1}`, `{"input": [1]}`, `{"input": [{"type": "item_reference", "id": "x"}]}`, `{"input": "a", "truncation": "auto"}`,
+		`{"input": "a", "tools": [{"type": "function", "name": "f"}]}`, `{"input": "a", "chat_template_kwargs": {"x": 1}}`, `{"input": "a", "previous_response_id": "r"}`,
+		`{"input": [{"type": "reasoning", "encrypted_content": "x"}]}`, `{"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}`,
+		`{"input": [{"role": "assistant", "content": [{"type": "output_text", "text": "a"}, {"type": "output_text", "text": "b"}]}]}`,
+		`{"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "["}]}`,
+	} {
+		if _, err := m.Response(t.Context(), []byte(body)); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%s: %v", body, err)
+		}
 	}
 }
 

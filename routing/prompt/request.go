@@ -15,10 +15,13 @@ import (
 // _postprocess_messages; the pydantic models of chat_completion/protocol.py).
 // Order matters: templates print these objects as JSON.
 
-func (m *Model) messages(raw jsontext.Value) (*jinja.List, error) {
-	v, err := value(raw, "messages")
+func (m *Model) messages(b *chatBody) (*jinja.List, error) {
+	v, err := value(b.Messages, "messages")
 	if err != nil {
 		return nil, err
+	}
+	if b.said != nil {
+		v = jinja.NewList(b.said...)
 	}
 	list, ok := v.(*jinja.List)
 	if !ok || list.Len() == 0 {
@@ -79,6 +82,9 @@ func (m *Model) sameInAllVersions(in *jinja.Dict) error {
 		if v, _ := in.Get(name); v != nil && m.template.Mentions(name) {
 			return fmt.Errorf("vLLM's versions differ on %s", name)
 		}
+	}
+	if v, _ := in.Get("reasoning_content"); v != nil && m.template.Mentions("reasoning") {
+		return errors.New("vLLM's versions do or do not take reasoning_content for reasoning")
 	}
 	if content, _ := in.Get("content"); content != nil {
 		if s, ok := content.(string); ok && strings.HasPrefix(s, billingHeader) {

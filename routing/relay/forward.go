@@ -88,7 +88,7 @@ func (r *Relay) admit(w http.ResponseWriter, req *http.Request, f *forwarded) er
 // encoded slash, no absolute form.
 func (r *Relay) findRoute(_ http.ResponseWriter, req *http.Request, f *forwarded) error {
 	f.route = route(req.Method + " " + req.RequestURI)
-	if _, ok := probes[f.route]; !ok {
+	if !f.route.known() {
 		f.route = ""
 		return &refusal{status: http.StatusNotFound, code: "not_found"}
 	}
@@ -203,7 +203,7 @@ func (r *Relay) checkIsolation(_ http.ResponseWriter, _ *http.Request, f *forwar
 		return &refusal{status: http.StatusForbidden, code: "adapter_hidden"}
 	case f.info.isolated(f.route):
 		return nil
-	case r.cfg.SaltDomain != "" && f.ticket.Domain == r.cfg.SaltDomain:
+	case r.cfg.SaltDomain != "" && f.ticket.Domain == r.cfg.SaltDomain && !f.route.counts():
 		return nil
 	}
 	return &refusal{status: http.StatusForbidden, code: "route_not_isolated"}
@@ -214,7 +214,11 @@ func (r *Relay) countOnce(_ http.ResponseWriter, _ *http.Request, f *forwarded) 
 	if err := r.replays.Use(f.ticket, time.Now()); err != nil {
 		return refusedTicket(err)
 	}
-	r.load.start(f.gateway(), f.ticket.N, f.work)
+	if f.route.counts() {
+		r.load.ack(f.gateway(), f.ticket.N) // the engine computes nothing
+	} else {
+		r.load.start(f.gateway(), f.ticket.N, f.work)
+	}
 	return nil
 }
 
@@ -232,7 +236,7 @@ func (r *Relay) writeDown(_ http.ResponseWriter, req *http.Request, f *forwarded
 // salt adds the cache salt, which leaves this process on loopback only.
 func (r *Relay) salt(_ http.ResponseWriter, _ *http.Request, f *forwarded) error {
 	f.sent = f.body
-	if r.cfg.Engine.Kind == External {
+	if r.cfg.Engine.Kind == External || f.route.counts() {
 		return nil
 	}
 	quoted, err := json.Marshal(r.salts.salt(f.ticket.Domain, f.ticket.Model))
@@ -254,7 +258,7 @@ func (r *Relay) refuse(w http.ResponseWriter, f *forwarded, err error) {
 		ref = &refusal{status: http.StatusInternalServerError, code: "internal", cause: err}
 	}
 	if f.ticket.N > 0 {
-		r.load.refuse(f.gateway(), f.ticket.N) // a counter that never came would look like work under way
+		r.load.ack(f.gateway(), f.ticket.N) // a counter that never came would look like work under way
 	}
 	if f.work != nil {
 		r.load.end(f.work)

@@ -45,17 +45,19 @@ func (l *load) start(g gatewayLog, n uint64, w *work) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.work[w] = struct{}{}
-	l.ack(g, n)
+	l.acked(g, n)
 }
 
-// refuse acknowledges a ticket whose request was not forwarded.
-func (l *load) refuse(g gatewayLog, n uint64) {
+// ack acknowledges a ticket that is no work: its request was not forwarded, or
+// the engine computes nothing for it.
+func (l *load) ack(g gatewayLog, n uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ack(g, n)
+	l.acked(g, n)
 }
 
-func (l *load) ack(g gatewayLog, n uint64) {
+// acked notes a counter. The caller holds l.mu.
+func (l *load) acked(g gatewayLog, n uint64) {
 	a := l.acks[g]
 	if a == nil {
 		a = new(acks)

@@ -74,6 +74,16 @@ func (r *Relay) prove(ctx context.Context) (*info, error) {
 			return nil, err // the engine went away
 		}
 	}
+	for _, rt := range slices.Sorted(maps.Keys(countings)) {
+		switch err := serves(ctx, r.engine, in, rt); {
+		case err == nil:
+			in.routes = append(in.routes, rt)
+		case gone(err):
+			return nil, err
+		default:
+			r.log.Debug("engine does not count prompts here", "route", string(rt), "error", err)
+		}
+	}
 	return in, nil
 }
 

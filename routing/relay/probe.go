@@ -42,6 +42,73 @@ var probes = map[route]func(model, salt, text string) any{
 	},
 }
 
+// The routes that only say what a prompt becomes. They look at no cache, so they
+// need no salt: and must not be given one, for vLLM sends it back.
+const (
+	chatRender       route = chatRoute + "/render"
+	completionRender route = completionRoute + "/render"
+	responsesRender  route = responsesRoute + "/render"
+	tokenizeRoute    route = "POST /tokenize" // of vLLM and SGLang, with messages
+)
+
+// countings builds, for each of them, a small request.
+var countings = map[route]func(model, text string) any{
+	chatRender:       func(model, text string) any { return probes[chatRoute](model, "", text) },
+	completionRender: func(model, text string) any { return probes[completionRoute](model, "", text) },
+	responsesRender:  func(model, text string) any { return probes[responsesRoute](model, "", text) },
+	tokenizeRoute: func(model, text string) any {
+		return map[string]any{"model": model, "messages": []any{map[string]any{"role": "user", "content": text}}}
+	},
+}
+
+// counts reports whether the route only says what a prompt becomes.
+func (r route) counts() bool { return countings[r] != nil }
+
+// known reports whether the route may be forwarded at all.
+func (r route) known() bool { return probes[r] != nil || r.counts() }
+
+// serves reports whether the engine answers on a route that counts, with token
+// ids. Engines of other versions do not have it, or take no messages there.
+func serves(ctx context.Context, e *engine, in *info, r route) error {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	body, err := json.Marshal(withoutSalt(countings[r](in.models[0], "Is anybody there?")))
+	if err != nil {
+		return fmt.Errorf("build question: %w", err)
+	}
+	reply, err := e.call(ctx, http.MethodPost, r.path(), body)
+	if err != nil {
+		return err
+	}
+	if r == completionRender {
+		var list []rendered
+		if json.Unmarshal(reply, &list) != nil || len(list) != 1 || len(list[0].TokenIDs) == 0 {
+			return errNoIDs
+		}
+		return nil
+	}
+	var one rendered
+	if json.Unmarshal(reply, &one) != nil || len(one.TokenIDs)+len(one.Tokens) == 0 {
+		return errNoIDs
+	}
+	return nil
+}
+
+var errNoIDs = errors.New("the answer has no token ids")
+
+type rendered struct {
+	TokenIDs []uint32 `json:"token_ids"`
+	Tokens   []uint32 `json:"tokens"`
+}
+
+// withoutSalt takes the salt out of a probe.
+func withoutSalt(body any) any {
+	if m, ok := body.(map[string]any); ok {
+		delete(m, "cache_salt")
+	}
+	return body
+}
+
 // path is the route's path.
 func (r route) path() string {
 	_, path, _ := strings.Cut(string(r), " ")

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"math"
 	"net/http"
 	"slices"
@@ -31,9 +30,8 @@ type embedding struct {
 // embed answers /v1/embeddings. Each text is computed as a prompt is, so that it
 // uses the cache and waits its turn; its vector follows from its tokens.
 func (e *Engine) embed(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		writeError(w, http.StatusRequestEntityTooLarge, err.Error())
+	body, ok := readWhole(w, r)
+	if !ok {
 		return
 	}
 	var req embeddingsRequest

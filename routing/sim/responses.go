@@ -33,20 +33,24 @@ type inputItem struct {
 	Name      string          `json:"name"`
 	Arguments string          `json:"arguments"`
 	Output    json.RawMessage `json:"output"`
+	Summary   json.RawMessage `json:"summary"`
+	Status    string          `json:"status"`
 }
 
-// chatFromItems makes the chat body that has the same prompt. Items that it does
-// not know are an error, as the template could not show them.
+// chatFromItems makes the chat body that has the same prompt, as vLLM does: what
+// an assistant says, calls and thinks in items that follow each other is one
+// message. Items that it does not know are an error, as the template could not
+// show them.
 func chatFromItems(body []byte) ([]byte, error) {
 	var in itemsRequest
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, fmt.Errorf("invalid body: %w", err)
 	}
-	type object = map[string]any
-	var messages []any
+	var messages []object
 	if in.Instructions != "" {
 		messages = append(messages, object{"role": "system", "content": in.Instructions})
 	}
+	open := false
 	var text string
 	if json.Unmarshal(in.Input, &text) == nil {
 		messages = append(messages, object{"role": "user", "content": text})
@@ -60,10 +64,14 @@ func chatFromItems(body []byte) ([]byte, error) {
 			if err != nil {
 				return nil, err
 			}
-			messages = append(messages, m)
+			messages = joinMessages(messages, m)
+			open = (it.Status == "in_progress" || it.Status == "incomplete") && it.Type != "function_call" && it.Type != "function_call_output"
 		}
 	}
 	out := object{"model": in.Model, "messages": messages, "stream": in.Stream}
+	if open {
+		out["continue_final_message"], out["add_generation_prompt"] = true, false
+	}
 	if in.MaxTokens != nil {
 		out["max_tokens"] = *in.MaxTokens
 	}
@@ -90,15 +98,48 @@ func chatFromItems(body []byte) ([]byte, error) {
 	return json.Marshal(out)
 }
 
-func (it inputItem) message() (any, error) {
-	type object = map[string]any
+type object = map[string]any
+
+// joinMessages appends m, or makes it a part of an assistant's message that ends
+// the list and lacks what m has.
+func joinMessages(messages []object, m object) []object {
+	if len(messages) == 0 || m["role"] != "assistant" {
+		return append(messages, m)
+	}
+	last := messages[len(messages)-1]
+	if last["role"] != "assistant" {
+		return append(messages, m)
+	}
+	for name, v := range m { // besides its role it has one member
+		calls, _ := v.([]any)
+		before, _ := last["tool_calls"].([]any)
+		switch {
+		case name == "role":
+		case calls != nil:
+			last[name] = append(before, calls...)
+		case last[name] != nil:
+			return append(messages, m)
+		default:
+			last[name] = v
+		}
+	}
+	return messages
+}
+
+func (it inputItem) message() (object, error) {
 	switch it.Type {
 	case "", "message":
 		text, err := partsText(it.Content)
 		return object{"role": it.Role, "content": text}, err
+	case "reasoning":
+		text, err := partsText(it.Content)
+		if text == "" && err == nil {
+			text, err = partsText(it.Summary)
+		}
+		return object{"role": "assistant", "reasoning": text}, err
 	case "function_call":
 		call := object{"id": it.CallID, "type": "function", "function": object{"name": it.Name, "arguments": it.Arguments}}
-		return object{"role": "assistant", "content": "", "tool_calls": []any{call}}, nil
+		return object{"role": "assistant", "tool_calls": []any{call}}, nil
 	case "function_call_output":
 		text, err := partsText(it.Output)
 		return object{"role": "tool", "tool_call_id": it.CallID, "content": text}, err
@@ -110,7 +151,7 @@ func (it inputItem) message() (any, error) {
 // partsText is a text, or the texts of a list of parts.
 func partsText(raw json.RawMessage) (string, error) {
 	var text string
-	if json.Unmarshal(raw, &text) == nil {
+	if raw == nil || json.Unmarshal(raw, &text) == nil {
 		return text, nil
 	}
 	var parts []struct {

@@ -29,6 +29,10 @@ func (e *Engine) routes() http.Handler {
 	r.Post("/v1/completions", e.generate)
 	r.Post(responsesPath, e.generate)
 	r.Post("/v1/embeddings", e.embed)
+	for _, path := range []string{"/v1/chat/completions", "/v1/completions", responsesPath} {
+		r.Post(path+renderSuffix, e.render)
+	}
+	r.Post(tokenizePath, e.tokenize)
 	r.Post("/reset_prefix_cache", e.reset)
 	return r
 }
@@ -97,9 +101,8 @@ type request struct {
 }
 
 func (e *Engine) generate(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		writeError(w, http.StatusRequestEntityTooLarge, err.Error())
+	body, ok := readWhole(w, r)
+	if !ok {
 		return
 	}
 	req, err := e.read(r.Context(), r.URL.Path, body)
