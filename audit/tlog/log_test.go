@@ -295,6 +295,36 @@ func TestIdleLogBeatsAndPublishes(t *testing.T) {
 	}
 }
 
+// A follower at the end of the log looks at what is new only. One that begins
+// its segment anew each time reads megabytes to find nothing.
+func TestFollowDoesNotReadAgainWhatItHasSeen(t *testing.T) {
+	cfg := testConfig(t, testKey(t))
+	l := mustOpen(t, cfg)
+	for i := range 300 {
+		mustAppend(t, l, decision(i))
+	}
+	f := follower{dir: cfg.Dir}
+	defer f.close()
+	seen := 0
+	count := func(Entry, error) bool { seen++; return true }
+	for range 3 {
+		if err := f.read(count); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := f.w.pos
+	mustAppend(t, l, decision(300))
+	if err := f.open(); err != nil {
+		t.Fatal(err)
+	}
+	if f.w.cur.pos.offset != at.offset {
+		t.Errorf("goes on from %d, not from %d", f.w.cur.pos.offset, at.offset)
+	}
+	if err := f.read(count); err != nil || seen != 302 { // and the boot record
+		t.Errorf("saw %d records, %v", seen, err)
+	}
+}
+
 func TestFollowSeesEveryRecordOnce(t *testing.T) {
 	cfg := testConfig(t, testKey(t))
 	l := mustOpen(t, cfg)

@@ -24,16 +24,21 @@ var ErrNotFound = errors.New("no such record")
 // signature: [Verify] does. It may be used while another process appends.
 func Read(dir string, from uint64) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		if _, err := scan(dir, from, yield); err != nil {
+		f := follower{dir: dir, next: from}
+		defer f.close()
+		if err := f.read(yield); err != nil {
 			yield(Entry{}, err)
 		}
 	}
 }
 
 // Follow is Read that does not end: at the end of the log it looks again after
-// each poll interval, until ctx is done.
+// each poll interval, until ctx is done. Looking costs one read of the last
+// segment, from where the log ended.
 func Follow(ctx context.Context, dir string, from uint64, poll time.Duration) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
+		f := follower{dir: dir, next: from}
+		defer f.close()
 		tick := time.NewTicker(poll)
 		defer tick.Stop()
 		stopped := false
@@ -42,12 +47,11 @@ func Follow(ctx context.Context, dir string, from uint64, poll time.Duration) it
 			return !stopped
 		}
 		for {
-			next, err := scan(dir, from, more)
-			if err != nil {
+			if err := f.read(more); err != nil {
 				yield(Entry{}, err)
 				return
 			}
-			if from = next; stopped {
+			if stopped {
 				return
 			}
 			select {
@@ -126,32 +130,58 @@ func (l *Log) walkTo(index uint64) (*walker, error) {
 	return walkFrom(l.cfg.Dir, segs, at)
 }
 
-// scan yields records and returns the index of the one after the last.
-func scan(dir string, from uint64, yield func(Entry, error) bool) (uint64, error) {
-	segs, err := listSegments(dir)
-	if err != nil || len(segs) == 0 {
-		return from, err
+// follower reads a log that may grow, and keeps its place between reads.
+type follower struct {
+	dir  string
+	next uint64  // index of the record that is due
+	w    *walker // nil until there is something to read
+}
+
+func (f *follower) close() {
+	if f.w != nil {
+		_ = f.w.Close() // of files that were only read
 	}
-	w, err := walkNear(dir, segs, from)
-	if err != nil {
-		return from, err
+}
+
+// open finds the record that is due, or sees what has come since the last read.
+func (f *follower) open() error {
+	if f.w == nil {
+		segs, err := listSegments(f.dir)
+		if err != nil || len(segs) == 0 {
+			return err
+		}
+		f.w, err = walkNear(f.dir, segs, f.next)
+		return err
 	}
-	defer w.Close()
+	if err := f.w.reopen(); err != nil {
+		return err
+	}
+	segs, err := segmentsAfter(f.dir, f.w.pos.segment)
+	f.w.segs = segs
+	return err
+}
+
+// read yields the records from the one that is due up to the last that is
+// complete, or until it is told to stop.
+func (f *follower) read(yield func(Entry, error) bool) error {
+	if err := f.open(); err != nil || f.w == nil {
+		return err
+	}
 	for {
-		b, err := w.batch()
+		b, err := f.w.batch()
 		if errors.Is(err, io.EOF) || isTorn(err) {
-			return from, nil
+			return nil
 		}
 		if err != nil {
-			return from, err
+			return err
 		}
 		for i, leaf := range b.leaves {
-			if b.at.next+uint64(i) != from {
+			if b.at.next+uint64(i) != f.next {
 				continue // before the first that is asked for
 			}
-			from++
-			if !yield(Entry{Index: from - 1, Leaf: bytes.Clone(leaf)}, nil) {
-				return from, nil
+			f.next++
+			if !yield(Entry{Index: f.next - 1, Leaf: bytes.Clone(leaf)}, nil) {
+				return nil
 			}
 		}
 	}

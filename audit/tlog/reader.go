@@ -220,19 +220,32 @@ func (r *segmentReader) rest() error {
 // signedBeyond says whether a batch trailer with a valid CRC starts at or
 // after offset: then what is damaged before it is not a torn write.
 func signedBeyond(dir string, number int, offset int64) (bool, error) {
-	data, err := os.ReadFile(segmentPath(dir, number))
+	f, err := os.Open(segmentPath(dir, number))
 	if err != nil {
 		return false, fmt.Errorf("read segment: %w", err)
 	}
+	defer f.Close()
 	mark := binary.LittleEndian.AppendUint32(nil, uint32(frameTrailer)<<24|trailerSize)
-	for at := int(min(offset, int64(len(data)))); ; at++ {
-		i := bytes.Index(data[at:], mark)
-		if i < 0 {
+	const overlap = frameHead + trailerSize // a trailer may lie across two reads
+	buf := make([]byte, 1<<20)
+	for {
+		n, err := f.ReadAt(buf, offset)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return false, fmt.Errorf("read segment: %w", err)
+		}
+		for at := 0; ; at++ {
+			i := bytes.Index(buf[at:n], mark)
+			if i < 0 {
+				break
+			}
+			at += i
+			if frame, _, _ := parseFrame(buf[at:n]); frame != nil {
+				return true, nil
+			}
+		}
+		if err != nil {
 			return false, nil
 		}
-		at += i
-		if frame, _, _ := parseFrame(data[at:]); frame != nil {
-			return true, nil
-		}
+		offset += int64(n - overlap)
 	}
 }

@@ -212,7 +212,11 @@ func segmentPath(dir string, number int) string {
 
 // listSegments returns the numbers of the segments that hold anything, in
 // order. A segment that starts with a zero is a spare.
-func listSegments(dir string) ([]int, error) {
+func listSegments(dir string) ([]int, error) { return segmentsAfter(dir, -1) }
+
+// segmentsAfter is listSegments of those with a higher number; only they are
+// looked into.
+func segmentsAfter(dir string, after int) ([]int, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, walDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -223,7 +227,7 @@ func listSegments(dir string) ([]int, error) {
 	var numbers []int
 	for _, e := range entries {
 		n, err := strconv.Atoi(e.Name())
-		if err != nil || e.Name() != fmt.Sprintf("%08d", n) {
+		if err != nil || e.Name() != fmt.Sprintf("%08d", n) || n <= after {
 			continue
 		}
 		used, err := inUse(segmentPath(dir, n))
