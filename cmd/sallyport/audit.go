@@ -15,7 +15,7 @@ import (
 
 func auditCommand() *cobra.Command {
 	cmd := commandGroup("audit", "Verify and read an audit log")
-	cmd.AddCommand(auditVerifyCommand(), auditShowCommand())
+	cmd.AddCommand(auditVerifyCommand(), auditShowCommand(), auditQueryCommand(), auditProveCommand())
 	return cmd
 }
 
@@ -65,7 +65,7 @@ func printLeaf(w io.Writer, leaf []byte, exact bool) error {
 func listRecords(w io.Writer, dir string, from uint64, asJSON bool) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if !asJSON {
-		fmt.Fprintln(table, "INDEX\tTIME\tKIND\tID\tTENANT\tCLASS\tLABEL\tSTATUS\tREPLICA\tBASIS\tREASON")
+		fmt.Fprintln(table, listHeader)
 	}
 	empty := true
 	for e, err := range tlog.Read(dir, from) {
@@ -90,6 +90,8 @@ func listRecords(w io.Writer, dir string, from uint64, asJSON bool) error {
 	}
 	return table.Flush()
 }
+
+const listHeader = "INDEX\tTIME\tKIND\tID\tTENANT\tCLASS\tLABEL\tSTATUS\tREPLICA\tBASIS\tREASON"
 
 func listRow(w io.Writer, index uint64, r *audit.Record) {
 	var tenant, class, label, replica, basis string

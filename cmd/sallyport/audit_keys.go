@@ -64,10 +64,18 @@ func (p *pins) of(dir string) (note.Verifier, error) {
 	if err != nil {
 		return nil, cannotTell(err)
 	}
+	return p.named(origin)
+}
+
+// named finds the key of a log by what it calls itself.
+func (p *pins) named(origin string) (note.Verifier, error) {
 	if key := p.keys[origin]; key != nil {
 		return key, nil
 	}
-	if len(p.keys) == 1 { // what was meant is clear, and so is what is wrong
+	switch len(p.keys) {
+	case 0:
+		return nil, cannotTell(errNoPin)
+	case 1: // what was meant is clear, and so is what is wrong
 		for _, key := range p.keys {
 			return key, nil
 		}

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -19,7 +19,7 @@ import (
 func auditVerifyCommand() *cobra.Command {
 	var v verification
 	cmd := &cobra.Command{
-		Use:   "verify DIR... --key FILE",
+		Use:   "verify (DIR | FILE.tlog-proof)... --key FILE",
 		Short: "Check every record, batch signature and root of logs against pinned keys",
 		Long: "Verify reads log directories without opening them for writing, also while gateways write.\n" +
 			"With --relay-log it also holds the relays' own logs of tickets served against the decisions:\n" +
@@ -29,7 +29,7 @@ func auditVerifyCommand() *cobra.Command {
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v.out = cmd.OutOrStdout()
-			return v.run(cmd.Context(), args)
+			return v.run(args)
 		},
 	}
 	v.pins.flag(cmd)
@@ -51,7 +51,7 @@ type verification struct {
 	unknown bool // something could not be judged
 }
 
-func (v *verification) run(_ context.Context, dirs []string) error {
+func (v *verification) run(args []string) error {
 	if err := v.pins.load(); err != nil {
 		return err
 	}
@@ -60,7 +60,17 @@ func (v *verification) run(_ context.Context, dirs []string) error {
 	}
 	// The gateways' logs are measured before the relays' are read, and held
 	// against them afterwards: see reconcile.Log.
-	gateways, err := v.logs("log", dirs)
+	var logs []string
+	for _, arg := range args {
+		if !strings.HasSuffix(arg, proofSuffix) {
+			logs = append(logs, arg)
+			continue
+		}
+		if err := v.proof(arg); err != nil {
+			return err
+		}
+	}
+	gateways, err := v.logs("log", logs)
 	if err != nil {
 		return err
 	}
@@ -107,20 +117,27 @@ func (v *verification) logs(what string, dirs []string) ([]reconcile.Log, error)
 	return out, nil
 }
 
-func (v *verification) printReport(r tlog.Report) error {
+// print prints a result as JSON or in words.
+func (v *verification) print(result any, words func()) error {
 	if v.json {
-		return json.NewEncoder(v.out).Encode(r)
+		return json.NewEncoder(v.out).Encode(result)
 	}
-	if !r.OK() {
-		fmt.Fprintf(v.out, "DAMAGED: %s\n", r.Detail)
-		fmt.Fprintf(v.out, "whole up to %d records of %s\n", r.TreeSize, r.Origin)
-		return nil
-	}
-	fmt.Fprintf(v.out, "whole: %d records of %s, root %s\n", r.TreeSize, r.Origin, r.RootHex)
-	if r.Decisions+r.Outcomes > 0 {
-		fmt.Fprintf(v.out, "%d decisions, %d outcomes, %d decisions without an outcome yet, %d starts\n", r.Decisions, r.Outcomes, r.Unresolved, r.Boots)
-	}
+	words()
 	return nil
+}
+
+func (v *verification) printReport(r tlog.Report) error {
+	return v.print(r, func() {
+		if !r.OK() {
+			fmt.Fprintf(v.out, "DAMAGED: %s\n", r.Detail)
+			fmt.Fprintf(v.out, "whole up to %d records of %s\n", r.TreeSize, r.Origin)
+			return
+		}
+		fmt.Fprintf(v.out, "whole: %d records of %s, root %s\n", r.TreeSize, r.Origin, r.RootHex)
+		if r.Decisions+r.Outcomes > 0 {
+			fmt.Fprintf(v.out, "%d decisions, %d outcomes, %d decisions without an outcome yet, %d starts\n", r.Decisions, r.Outcomes, r.Unresolved, r.Boots)
+		}
+	})
 }
 
 // printReconciled says what the two sides say of each other.

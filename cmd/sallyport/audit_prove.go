@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sallyport-ai/sallyport/audit/tlog"
+)
+
+const proofSuffix = ".tlog-proof"
+
+func auditProveCommand() *cobra.Command {
+	var out string
+	var from uint64
+	cmd := &cobra.Command{
+		Use:   "prove DIR ID [--out DIR]",
+		Short: "Prove that the records of a decision are in the log, each in a file that stands for itself",
+		Long: "Prove writes, for each record of the decision, its exact bytes (ID-INDEX.json) and a proof that\n" +
+			"they are in the log (ID-INDEX.tlog-proof, in the form of https://c2sp.org/tlog-proof), which\n" +
+			"holds the record as well. `sallyport audit verify FILE.tlog-proof --key FILE` checks it\n" +
+			"offline, and so does other software that knows the form.",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			entries, err := tlog.Find(args[0], args[1], from)
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(out, 0o700); err != nil {
+				return fmt.Errorf("write proof: %w", err)
+			}
+			for _, e := range entries {
+				proof, err := tlog.Prove(args[0], e.Index)
+				if err != nil {
+					return err
+				}
+				base := filepath.Join(out, fmt.Sprintf("%s-%d", args[1], e.Index))
+				for name, data := range map[string][]byte{base + ".json": e.Leaf, base + proofSuffix: tlog.WithExtra(proof, e.Leaf)} {
+					if err := os.WriteFile(name, data, 0o600); err != nil {
+						return fmt.Errorf("write proof: %w", err)
+					}
+				}
+				fmt.Fprintln(cmd.OutOrStdout(), base+proofSuffix)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&out, "out", ".", "directory to write to")
+	cmd.Flags().Uint64Var(&from, "from", 0, "first index to look at")
+	return cmd
+}
+
+// proofResult is what verifying a proof prints.
+type proofResult struct {
+	Proof  string `json:"proof"`
+	Origin string `json:"origin"`
+	Index  uint64 `json:"index"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// proof verifies a proof that was made by `audit prove`, or by other software
+// of a leaf that lies beside it.
+func (v *verification) proof(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return cannotTell(err)
+	}
+	leaf, err := tlog.Extra(text)
+	if err == nil && leaf == nil {
+		leaf, err = os.ReadFile(strings.TrimSuffix(path, proofSuffix) + ".json")
+	}
+	if err != nil {
+		return cannotTell(fmt.Errorf("%s: %w", path, err))
+	}
+	key, err := v.pins.named(tlog.ProofOrigin(text))
+	if err != nil {
+		return err
+	}
+	r := proofResult{Proof: path, Origin: key.Name()}
+	r.Index, err = tlog.CheckProof(text, leaf, key)
+	if r.OK = err == nil; !r.OK {
+		r.Detail, v.bad = err.Error(), true
+	}
+	return v.print(r, func() {
+		if !r.OK {
+			fmt.Fprintf(v.out, "NOT PROVEN: %s: %s\n", path, r.Detail)
+			return
+		}
+		fmt.Fprintf(v.out, "proven: record %d of %s is\n%s\n", r.Index, r.Origin, leaf)
+	})
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"iter"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/query"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
+)
+
+func auditQueryCommand() *cobra.Command {
+	var filter filterFlags
+	var asJSON bool
+	var from uint64
+	cmd := &cobra.Command{
+		Use:   "query DIR",
+		Short: "List the records that are about a tenant, a label, a replica, a time …",
+		Long: "Query reads a log once and prints what all flags agree on. What the caller, the class, the\n" +
+			"label, the model and the pool of an outcome were is taken from its decision.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := filter.parse(time.Now())
+			if err != nil {
+				return err
+			}
+			matches := query.Select(tlog.Read(args[0], from), f)
+			if asJSON {
+				for m, err := range matches {
+					if err != nil {
+						return err
+					}
+					if err := printLeaf(cmd.OutOrStdout(), m.Leaf, true); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			return printMatches(tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0), matches)
+		},
+	}
+	filter.flags(cmd)
+	cmd.Flags().Uint64Var(&from, "from", 0, "first index to look at")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print each record's exact bytes, one a line")
+	return cmd
+}
+
+// flushEvery bounds the rows that a table is laid out over, so that a long list
+// is neither held back nor held in memory.
+const flushEvery = 256
+
+func printMatches(t *tabwriter.Writer, matches iter.Seq2[query.Match, error]) error {
+	fmt.Fprintln(t, listHeader)
+	n := 0
+	for m, err := range matches {
+		if err != nil {
+			return err
+		}
+		listRow(t, m.Index, m.Record)
+		if n++; n%flushEvery == 0 {
+			if err := t.Flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return t.Flush()
+}
+
+// filterFlags are a [query.Filter] as users give it.
+type filterFlags struct {
+	filter query.Filter
+	kind   string
+	window window
+}
+
+func (f *filterFlags) flags(cmd *cobra.Command) {
+	for _, flag := range []struct {
+		to          *string
+		name, usage string
+	}{
+		{&f.filter.ID, "id", "decision id"},
+		{&f.filter.Tenant, "tenant", "tenant"},
+		{&f.filter.Subject, "subject", "caller, as recorded: perhaps a pseudonym"},
+		{&f.filter.Class, "class", "class of the request"},
+		{&f.filter.Label, "label", "label of the request"},
+		{&f.filter.Model, "model", "model, as asked for or as served"},
+		{&f.filter.Pool, "pool", "pool that it was placed in"},
+		{&f.filter.Replica, "replica", "SPIFFE ID of the replica"},
+		{&f.filter.Reason, "reason", "why it was refused or tried again"},
+		{&f.filter.Status, "status", "allowed, denied, or how it ended"},
+		{&f.kind, "kind", "kind of record, such as decision or policy"},
+	} {
+		cmd.Flags().StringVar(flag.to, flag.name, "", flag.usage)
+	}
+	f.window.flags(cmd)
+}
+
+func (f *filterFlags) parse(now time.Time) (query.Filter, error) {
+	if err := f.window.parse(now); err != nil {
+		return query.Filter{}, err
+	}
+	out := f.filter
+	out.Kind, out.Since, out.Until = audit.Kind(f.kind), f.window.since, f.window.until
+	return out, nil
+}
