@@ -22,6 +22,7 @@ const (
 	Truncated       Code = "truncated"        // the log ends inside a batch
 	TrailingData    Code = "trailing_data"    // bytes that are not zero follow the last batch
 	CheckpointAhead Code = "checkpoint_ahead" // a signed checkpoint covers records that are not there
+	NotAnchored     Code = "not_anchored"     // too few of the witnesses asked for have cosigned
 	BadCheckpoint   Code = "bad_checkpoint"   // the checkpoint is malformed or not signed by the pinned key
 )
 

@@ -91,6 +91,8 @@ type Config struct {
 	BoundedRecords  int           // unsynced bounded records, 256 if zero
 	BoundedInterval time.Duration // age of the oldest unsynced bounded record, 50 ms if zero
 
+	Witnesses Witnesses // none if empty
+
 	Logger *slog.Logger // discards if nil
 
 	create createFile // opens segment files; tests set it to make disks fail
@@ -159,6 +161,10 @@ type Log struct {
 	stop        context.CancelFunc   // ends the background goroutines
 	bg          sync.WaitGroup
 	unpublished atomic.Int32 // attempts to publish that failed in a row
+	published   publications
+	anchorer    *anchorer // nil without witnesses
+
+	checkpointing sync.Mutex // guards the checkpoint file
 
 	mu         sync.Mutex // guards what follows
 	queue      []*entry   // sequenced, not yet taken by the commit loop
@@ -201,7 +207,11 @@ func Open(cfg Config) (*Log, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
-	l.bg.Go(func() { l.publishLoop(ctx, rec) })
+	last := make(chan struct{})
+	l.bg.Go(func() { defer close(last); l.publishLoop(ctx, rec) })
+	if l.anchorer != nil {
+		l.bg.Go(func() { l.anchorer.run(ctx, last) })
+	}
 	l.bg.Go(func() { l.heartbeatLoop(ctx) })
 	return l, nil
 }
@@ -223,6 +233,9 @@ func (l *Log) prepare() (*recovered, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := l.askWitnesses(rec); err != nil {
+		return nil, err
+	}
 	if err := rec.apply(l.cfg.Dir); err != nil {
 		return nil, err
 	}
@@ -236,6 +249,19 @@ func (l *Log) prepare() (*recovered, error) {
 		dirs = dirs[1:]
 	}
 	return rec, l.open(l.cfg, rec, dirs)
+}
+
+// askWitnesses shows what was recovered to the witnesses, if there are any. A log
+// that has lost records must not go on: what came next would be a fork.
+func (l *Log) askWitnesses(rec *recovered) (err error) {
+	if l.anchorer, err = newAnchorer(l); err != nil || l.anchorer == nil {
+		return err
+	}
+	at := rec.state.tree
+	if err := l.anchorer.probe(context.Background(), checkpoint{size: at.size, root: at.root()}); err != nil {
+		return fmt.Errorf("log in %s is left untouched: %w", l.cfg.Dir, err)
+	}
+	return nil
 }
 
 // lock takes the key file, if there is one, and the directories. The key comes
@@ -315,6 +341,9 @@ func (l *Log) Ready(d audit.Durability) error {
 	}
 	if n := l.unpublished.Load(); n >= unpublishedLimit {
 		return fmt.Errorf("audit log: the last %d checkpoints could not be published", n)
+	}
+	if a := l.Anchors(); a.Configured && l.cfg.Witnesses.Limit > 0 && a.Age > l.cfg.Witnesses.Limit {
+		return fmt.Errorf("audit log: %d records have had no anchor for %s", a.Records, a.Age.Round(time.Second))
 	}
 	if d == audit.Strict2 && l.single.Load() {
 		return errors.New("audit log: no second directory")

@@ -64,7 +64,7 @@ type publisher struct {
 
 // publish brings the published form up to the log's head.
 func (p *publisher) publish(l *Log, last bool) error {
-	head := l.Head()
+	head, at := l.Head(), time.Now()
 	if head.Size == p.signed {
 		return nil
 	}
@@ -90,11 +90,28 @@ func (p *publisher) publish(l *Log, last bool) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(filepath.Join(p.dir, checkpointFile), note, true); err != nil {
+	l.checkpointing.Lock()
+	err = replaceFile(filepath.Join(p.dir, checkpointFile), note, true)
+	l.checkpointing.Unlock()
+	if err != nil {
 		return err
 	}
 	p.signed = head.Size
+	l.announce(head.Size, at)
 	return nil
+}
+
+// announce tells who waits for it that a checkpoint of the log as it was at a
+// time has been published.
+func (l *Log) announce(size uint64, at time.Time) {
+	if l.anchorer == nil {
+		return
+	}
+	l.published.add(size, at)
+	select {
+	case l.anchorer.wake <- struct{}{}:
+	default: // it has been told already
+	}
 }
 
 // inPlace returns [errDisplaced] if the directory is not, or was not, the log's

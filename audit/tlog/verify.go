@@ -20,6 +20,10 @@ type VerifyOptions struct {
 	// The log must extend it; without one, a log that was cut back together
 	// with its own checkpoint file looks whole.
 	Checkpoint []byte
+	// Witnesses, if it lists any, must have cosigned, by its quorum, a
+	// checkpoint that the log extends: the held one, or else the one that is
+	// kept with the log.
+	Witnesses Witnesses
 }
 
 // Report is what [Verify] found. With an empty Code the log is whole up to
@@ -34,13 +38,15 @@ type Report struct {
 	FirstBad int64  `json:"first_bad"` // index of the damaged or nearest record, -1 if none
 	Detail   string `json:"detail,omitempty"`
 
-	Boots      int  `json:"boots"`
-	Decisions  int  `json:"decisions"`
-	Outcomes   int  `json:"outcomes"`
-	Unresolved int  `json:"unresolved"` // allowed decisions without an outcome
-	Batches    int  `json:"batches"`
-	Segments   int  `json:"segments"`
-	Live       bool `json:"live"` // being written to: an unfinished batch at the end was passed over
+	Boots      int      `json:"boots"`
+	Decisions  int      `json:"decisions"`
+	Outcomes   int      `json:"outcomes"`
+	Unresolved int      `json:"unresolved"` // allowed decisions without an outcome
+	Batches    int      `json:"batches"`
+	Segments   int      `json:"segments"`
+	Anchored   uint64   `json:"anchored,omitempty"`  // records that witnesses vouch for, of those asked for
+	Witnesses  []string `json:"witnesses,omitempty"` // who did
+	Live       bool     `json:"live"`                // being written to: an unfinished batch at the end was passed over
 }
 
 // OK says whether no fault was found.
@@ -96,25 +102,50 @@ func (v *verifier) run(opts VerifyOptions) error {
 			return err
 		}
 	}
+	anchored, err := v.anchored(opts, held)
+	if err != nil {
+		return err
+	}
 	segs, err := listSegments(v.dir)
 	if err != nil {
 		return err
 	}
 	v.report.Segments = len(segs)
-	if err := v.walk(segs, own, held); err != nil {
+	if err := v.walk(segs, own, held, anchored); err != nil {
 		return err
 	}
 	v.report.Unresolved = len(v.open.open)
 	return nil
 }
 
+// anchored finds the checkpoint that the witnesses vouch for.
+func (v *verifier) anchored(opts VerifyOptions, held checkpoint) (cp checkpoint, err error) {
+	if len(opts.Witnesses.List) == 0 {
+		return checkpoint{}, nil
+	}
+	if opts.Checkpoint != nil {
+		list, err := opts.Witnesses.open()
+		if err != nil {
+			return checkpoint{}, err
+		}
+		open := func([]byte) (checkpoint, error) { return held, nil }
+		cp, v.report.Witnesses, err = checkCosigned(opts.Checkpoint, list, opts.Witnesses.quorum(), open)
+		v.report.Anchored = cp.size
+		return cp, err
+	}
+	open := func(text []byte) (checkpoint, error) { return parseCheckpoint(text, v.key) }
+	cp, v.report.Witnesses, err = anchoredCheckpoint(v.dir, opts.Witnesses, open)
+	v.report.Anchored = cp.size
+	return cp, err
+}
+
 // walk checks all batches, in order. Signatures are checked many at a time;
 // an earlier bad one comes before a later fault of another kind.
-func (v *verifier) walk(segs []int, own, held checkpoint) error {
+func (v *verifier) walk(segs []int, at ...checkpoint) error {
 	w := walk(v.dir, segs, v.key.Name())
 	w.deep = true
 	defer w.Close()
-	c := checker{key: v.key, at: []checkpoint{own, held}}
+	c := checker{key: v.key, at: at}
 	for {
 		b, err := w.batch()
 		if err == nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/cmd/sallyport/strictyaml"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 	"github.com/sallyport-ai/sallyport/identity/workload"
@@ -106,6 +107,8 @@ type auditConfig struct {
 	KeyFile string           `yaml:"key_file"`
 	Mode    string           `yaml:"mode"` // least durability: strict, strict-2 or bounded
 	Segment strictyaml.Bytes `yaml:"segment"`
+
+	Witnesses tlog.Witnesses `yaml:"witnesses"`
 }
 
 type limitsConfig struct {
@@ -280,6 +283,9 @@ func (c *gatewayConfig) check(k checker) {
 	k.oneOf("audit.mode", c.Audit.Mode, "", "strict", "strict-2", "bounded")
 	if c.Audit.Mode == "strict-2" {
 		k.required("audit.dir2", c.Audit.Dir2)
+	}
+	for _, problem := range each(c.Audit.Witnesses.Check()) {
+		k.f.Problem("audit.witnesses", "%s", strings.TrimPrefix(problem.Error(), "witnesses: "))
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
 const meterScope = "github.com/sallyport-ai/sallyport/cmd/sallyport"
@@ -72,6 +75,32 @@ func (p *gatewayProcess) watchProcess(meters metric.MeterProvider) error {
 	}, all...)
 	if err != nil {
 		return fmt.Errorf("watch the process: %w", err)
+	}
+	return watchAnchors(m, p.log)
+}
+
+// watchAnchors registers the gauges of how much of a log could be rewritten
+// unseen.
+func watchAnchors(m metric.Meter, log *tlog.Log) error {
+	records, err1 := m.Int64ObservableGauge("sallyport.audit.unanchored.records", metric.WithDescription("Records that no quorum of witnesses vouches for yet."))
+	age, err2 := m.Float64ObservableGauge("sallyport.audit.unanchored.age", metric.WithUnit("s"), metric.WithDescription("No record has been without an anchor for longer."))
+	witness, err3 := m.Int64ObservableGauge("sallyport.audit.witness", metric.WithDescription("1, by what each witness did last: cosigned, failed, refused or, at first, asked."))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return fmt.Errorf("make gauges: %w", err)
+	}
+	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		anchors := log.Anchors()
+		o.ObserveInt64(records, int64(anchors.Records))
+		if anchors.Configured {
+			o.ObserveFloat64(age, anchors.Age.Seconds())
+		}
+		for _, w := range anchors.Witnesses {
+			o.ObserveInt64(witness, 1, metric.WithAttributes(attribute.String("witness", w.Name), attribute.String("state", w.State())))
+		}
+		return nil
+	}, records, age, witness)
+	if err != nil {
+		return fmt.Errorf("watch the log's anchors: %w", err)
 	}
 	return nil
 }

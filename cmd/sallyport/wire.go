@@ -88,7 +88,8 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 		return nil, err
 	}
 	p.log, err = tlog.Open(tlog.Config{
-		Dir: cfg.Audit.Dir, Dir2: cfg.Audit.Dir2, Key: key, Boot: selfOf(cfg, source), SegmentBytes: int64(cfg.Audit.Segment), Logger: logger,
+		Dir: cfg.Audit.Dir, Dir2: cfg.Audit.Dir2, Key: key, Boot: selfOf(cfg, source), SegmentBytes: int64(cfg.Audit.Segment),
+		Witnesses: cfg.Audit.Witnesses, Logger: logger,
 	})
 	if err != nil {
 		return nil, err
