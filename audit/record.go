@@ -232,6 +232,7 @@ type Placement struct {
 	Blocks          int            `json:"blocks"`
 	EventLagMS      int64          `json:"event_lag_ms"`
 	ChosenBecause   string         `json:"chosen_because"`
+	Others          int64          `json:"others_per_mille"` // requests that computing a prompt is taken to hold up
 	Candidates      []Candidate    `json:"candidates,omitempty"`
 	Omitted         int            `json:"omitted,omitempty"`  // dearer candidates that the record has no room for
 	Excluded        map[string]int `json:"excluded,omitempty"` // reason to count
@@ -241,25 +242,25 @@ type Placement struct {
 // Candidate is one replica as placement saw it: the inputs of its cost, all
 // integers, and the cost in nanoseconds.
 type Candidate struct {
-	Replica       string `json:"replica"`
-	Region        string `json:"region,omitempty"`
-	Stream        string `json:"stream"`
-	BlockSize     int    `json:"block_size"`         // tokens
-	Depth         int    `json:"depth"`              // matched blocks
-	Overlay       int    `json:"overlay"`            // the same, with prefixes in flight
-	Lower         int    `json:"lower,omitempty"`    // the same, with blocks on slower tiers
-	Confidence    int    `json:"confidence"`         // per mille
-	Waiting       int64  `json:"waiting_tokens"`     // prefill tokens ahead of us
-	PrefillPS     int64  `json:"prefill_ps"`         // picoseconds per token
-	LowerPS       int64  `json:"lower_ps,omitempty"` // picoseconds per token loaded from a slower tier
-	DecodeNS      int64  `json:"decode_ns"`          // decode interference
-	KVFree        int64  `json:"kv_free_blocks"`
-	KVTotal       int64  `json:"kv_total_blocks"`
-	Running       int64  `json:"running"`
-	Load          int64  `json:"load_tokens"`
-	CostNS        int64  `json:"cost_ns"`
-	OverBound     bool   `json:"over_bound,omitempty"`
-	PreferPenalty int64  `json:"prefer_penalty_ns,omitempty"`
+	Replica         string `json:"replica"`
+	Region          string `json:"region,omitempty"`
+	Stream          string `json:"stream"`
+	BlockSize       int    `json:"block_size"`         // tokens
+	Depth           int    `json:"depth"`              // matched blocks
+	Overlay         int    `json:"overlay"`            // the same, with prefixes in flight
+	Lower           int    `json:"lower,omitempty"`    // the same, with blocks on slower tiers
+	Confidence      int    `json:"confidence"`         // per mille
+	Waiting         int64  `json:"waiting_tokens"`     // prefill tokens ahead of us
+	PrefillPS       int64  `json:"prefill_ps"`         // picoseconds per token
+	LowerPS         int64  `json:"lower_ps,omitempty"` // picoseconds per token loaded from a slower tier
+	DecodeNS        int64  `json:"decode_ns"`          // decode interference
+	KVFree          int64  `json:"kv_free_blocks"`
+	KVTotal         int64  `json:"kv_total_blocks"`
+	Running         int64  `json:"running"`
+	WaitingRequests int64  `json:"waiting"` // requests without a first token
+	Load            int64  `json:"load_tokens"`
+	CostNS          int64  `json:"cost_ns"`
+	PreferPenalty   int64  `json:"prefer_penalty_ns,omitempty"`
 }
 
 // Outcome says how an attempt ended.

@@ -220,7 +220,7 @@ func (x *exchange) placement() *audit.Placement {
 		Strategy: string(p.Strategy), Basis: string(p.Basis), BasisReason: string(p.BasisReason),
 		Pool: p.Pool, Replica: p.ID, Epoch: p.Epoch, Seed: p.Seed,
 		PredictedCached: p.Predicted, BlockSize: p.BlockSize, Blocks: p.Blocks, EventLagMS: p.LagMS,
-		ChosenBecause: string(p.ChosenBecause), Considered: p.Considered,
+		ChosenBecause: string(p.ChosenBecause), Others: p.Others, Considered: p.Considered,
 		Excluded: make(map[string]int, len(p.Excluded)),
 	}
 	for reason, n := range p.Excluded {
@@ -237,8 +237,8 @@ func (x *exchange) placement() *audit.Placement {
 			Replica: c.ID, Region: c.Region, Stream: c.Stream.String(), BlockSize: c.BlockSize,
 			Depth: c.Depth, Overlay: c.Overlay, Lower: c.Lower, Confidence: c.Confidence,
 			Waiting: c.WaitingTokens, PrefillPS: c.PrefillPS, DecodeNS: c.DecodeNS,
-			KVFree: c.KVFree, KVTotal: c.KVTotal, Running: c.Running, Load: c.Load,
-			LowerPS: lowerPS, CostNS: c.CostNS, OverBound: c.OverBound, PreferPenalty: c.PenaltyNS,
+			KVFree: c.KVFree, KVTotal: c.KVTotal, Running: c.Running, WaitingRequests: c.Waiting, Load: c.Load,
+			LowerPS: lowerPS, CostNS: c.CostNS, PreferPenalty: c.PenaltyNS,
 		})
 	}
 	return out

@@ -42,10 +42,10 @@ func (z *sizes) usable(depth int) int64 {
 	return int64(max(depth, 0)) * z.block
 }
 
-// score computes in place (copies of e would cost more) what c would cost q.
+// score computes in place (copies of e would cost more) what q would wait at c.
 func (e *scored) score(q *Query, c *Candidate, z *sizes) {
 	n := int64(max(q.PromptTokens, 0))
-	*e = scored{load: max(c.Load, 0)}
+	*e = scored{}
 	if c.BlockSize > 0 {
 		z.of(q, c.BlockSize)
 	}
@@ -58,12 +58,13 @@ func (e *scored) score(q *Query, c *Candidate, z *sizes) {
 	if q.Region != "" && c.Region != q.Region {
 		e.penalty = regionPenaltyNS
 	}
-	tokens := addSat(max(c.WaitingTokens, 0), n-e.hit-e.lower)
-	e.cost = addSat(milli(tokens, c.PrefillPS), max(c.DecodeNS, 0))
+	e.computed = n - e.hit - e.lower
+	tokens := addSat(addSat(max(c.WaitingTokens, 0), e.computed), lacking(c, z, e.hit))
+	e.wait = addSat(milli(tokens, c.PrefillPS), max(c.DecodeNS, 0))
 	if e.lower > 0 {
-		e.cost = addSat(e.cost, milli(e.lower, c.LowerPS))
+		e.wait = addSat(e.wait, milli(e.lower, c.LowerPS))
 	}
-	e.cost = addSat(e.cost, e.penalty)
+	e.cost = addSat(e.wait, e.penalty)
 }
 
 // credit is what c's cache is believed to spare.
@@ -87,13 +88,48 @@ func milli(a, b int64) int64 {
 	return mulDiv(a, max(b, 0), 1000)
 }
 
-// headroom says whether c has room for what q needs beyond its hit. z is of c's
-// block size.
-func headroom(c *Candidate, z *sizes, hit int64) bool {
-	if c.KVTotal <= 0 || c.BlockSize <= 0 || z.need <= c.KVFree && z.need <= c.KVTotal {
-		return true
+// fits says whether c could ever hold what q needs. z is of c's block size.
+func fits(c *Candidate, z *sizes) bool {
+	return c.KVTotal <= 0 || c.BlockSize <= 0 || z.need <= c.KVTotal
+}
+
+// lacking is for how many tokens of q c has no memory now. Room for a token comes
+// back no sooner than one is computed, because in the long run as many leave as
+// come, so that is what it is taken to cost. z is of c's block size.
+func lacking(c *Candidate, z *sizes, hit int64) int64 {
+	if c.KVTotal <= 0 || c.BlockSize <= 0 {
+		return 0
 	}
-	return z.need-hit/z.block <= c.KVFree && z.need <= c.KVTotal
+	short := z.need - hit/z.block - max(c.KVFree, 0)
+	if short <= 0 {
+		return 0
+	}
+	return mulDiv(short, z.block, 1)
+}
+
+// othersOf is how many requests are held up while one is computed, per mille:
+// as many as wait at the average replica, and the next to come.
+//
+// In a queue that serves in order, work holds up everybody who comes until the
+// queue is empty again. By Little's law about as many come while one waits as
+// wait; and since those who come are placed where they wait least, it is the
+// queue of the average replica that counts and not that of the one chosen.
+func othersOf(waiting int64, replicas int) int64 {
+	return addSat(1000, mulDiv(waiting, 1000, int64(replicas)))
+}
+
+// charge adds to each cost, which so far is what q itself waits, what computing
+// there makes others wait, and returns the first of the cheapest.
+func charge(s Snapshot, eligible []scored, others int64) *scored {
+	least := &eligible[0]
+	for i := range eligible {
+		e := &eligible[i]
+		e.cost = addSat(e.cost, milli(milli(e.computed, others), s.Candidates[e.index].PrefillPS))
+		if e.cost < least.cost {
+			least = e
+		}
+	}
+	return least
 }
 
 // basisOf says what knowledge the choice among eligible rests on.

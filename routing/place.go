@@ -7,13 +7,6 @@ import (
 )
 
 const (
-	// betaNum/betaDen is 1+β: nobody takes more than this times the mean load.
-	betaNum, betaDen = 5, 4
-
-	// boundFloor is the load, in tokens, that is never over the bound: what one
-	// scheduler step of an engine takes is no queue.
-	boundFloor = 8192
-
 	// Candidates whose cost is within the larger of these of the least cost are
 	// near ties.
 	nearTieNS              = 2_000_000
@@ -33,11 +26,11 @@ type scored struct {
 	predicted int64
 	hit       int64
 	lower     int64 // tokens to load from slower tiers
+	computed  int64 // tokens to compute
+	wait      int64 // until the first token
 	cost      int64
 	penalty   int64
-	load      int64
 	credits   bool
-	overBound bool
 }
 
 // scratch is working memory of Place, of *[]scored; nothing outlives a call.
@@ -51,7 +44,7 @@ func Place(q Query, s Snapshot) (Placement, error) {
 	defer scratch.Put(work)
 	*work = slices.Grow((*work)[:0], len(s.Candidates))
 	eligible := (*work)[:len(s.Candidates)]
-	n := 0
+	n, waiting := 0, int64(0)
 	var z sizes
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
@@ -61,23 +54,25 @@ func Place(q Query, s Snapshot) (Placement, error) {
 		}
 		e := &eligible[n]
 		e.score(&q, c, &z)
-		if !headroom(c, &z, e.hit) {
+		if !fits(c, &z) {
 			excluded[NoHeadroom]++
 			continue
 		}
 		e.index = i
 		n++
+		waiting = addSat(waiting, max(c.Waiting, 0))
 	}
 	eligible = eligible[:n]
 	if n == 0 {
 		return Placement{}, &NoReplicaError{Considered: len(s.Candidates), Excluded: excluded}
 	}
-	if n := markOverBound(&q, eligible); n > 0 {
-		excluded[OverBound] = n
-	}
+	others := othersOf(waiting, n)
+	least := charge(s, eligible, others)
 	basis, why := basisOf(&q, s, eligible)
-	best, because := choose(&q, s, eligible, basis)
-	return placement(&q, s, eligible, best, because, basis, why, excluded), nil
+	best, because := choose(&q, s, eligible, least, basis, others)
+	p := placement(&q, s, eligible, best, because, basis, why, excluded)
+	p.Others = others
+	return p, nil
 }
 
 // placement writes down the choice.
@@ -87,7 +82,7 @@ func placement(q *Query, s Snapshot, eligible []scored, best int, because Becaus
 	p := Placement{
 		Strategy: q.Strategy, Basis: basis, BasisReason: why, Seed: q.Seed,
 		Chosen: e.index, ID: c.ID, Pool: c.Pool, Epoch: c.Epoch,
-		Predicted: int(e.predicted), BlockSize: c.BlockSize, LagMS: c.LagMS, CostNS: e.cost,
+		Predicted: int(e.predicted), BlockSize: c.BlockSize, LagMS: c.LagMS, CostNS: e.cost, WaitNS: e.wait,
 		ChosenBecause: because, Considered: len(s.Candidates), Excluded: excluded,
 	}
 	if p.Strategy != Probabilistic {
@@ -113,7 +108,7 @@ func kept(q *Query, s Snapshot, eligible []scored, best int) []Scored {
 	out := make([]Scored, len(eligible))
 	for i := range eligible {
 		e := &eligible[i]
-		out[i] = Scored{Candidate: &s.Candidates[e.index], CostNS: e.cost, PenaltyNS: e.penalty, OverBound: e.overBound}
+		out[i] = Scored{Candidate: &s.Candidates[e.index], CostNS: e.cost, PenaltyNS: e.penalty}
 	}
 	return out
 }
@@ -151,20 +146,18 @@ func byCost(s Snapshot, a, b *scored) int {
 }
 
 // choose returns the index in eligible of the candidate to use, and what
-// decided. Candidates over the bound are passed over; there is always one that
-// is not, because not everybody can be above the mean.
-func choose(q *Query, s Snapshot, eligible []scored, basis Basis) (int, Because) {
+// decided.
+func choose(q *Query, s Snapshot, eligible []scored, least *scored, basis Basis, others int64) (int, Because) {
 	if basis == Affinity && q.Affinity != [32]byte{} {
-		return chooseAffine(q, s, eligible), sole(eligible, ByAffinity)
+		return chooseAffine(q, s, eligible, least, others), sole(eligible, ByAffinity)
 	}
 	if q.Strategy == Probabilistic {
-		return chooseNearTie(q, s, eligible)
+		return chooseNearTie(q, s, eligible, least.cost)
 	}
 	best, tied := -1, false
 	for i := range eligible {
 		e := &eligible[i]
 		switch {
-		case e.overBound:
 		case best < 0 || e.cost < eligible[best].cost:
 			best, tied = i, false
 		case e.cost == eligible[best].cost:
@@ -180,14 +173,17 @@ func choose(q *Query, s Snapshot, eligible []scored, basis Basis) (int, Because)
 	return best, sole(eligible, LeastCost)
 }
 
-// chooseAffine takes the first in the order of the affinity digest, of those in
-// the preferred region if there are any.
-func chooseAffine(q *Query, s Snapshot, eligible []scored) int {
+// chooseAffine takes the first in the order of the affinity digest that is worth
+// it: whose cost exceeds the least by no more than computing the prompt costs,
+// which is all that going back to where it was computed can spare. So a
+// conversation that too many ask about moves on, to the next in its order.
+func chooseAffine(q *Query, s Snapshot, eligible []scored, least *scored, others int64) int {
+	limit := addSat(least.cost, milli(milli(least.computed, addSat(1000, others)), s.Candidates[least.index].PrefillPS))
 	best := -1
 	for i := range eligible {
 		e := &eligible[i]
 		switch {
-		case e.overBound:
+		case e.cost > limit:
 		case best < 0 || e.penalty < eligible[best].penalty:
 			best = i
 		case e.penalty == eligible[best].penalty && prefer(q, &s.Candidates[e.index], &s.Candidates[eligible[best].index]):
@@ -206,13 +202,7 @@ func sole(eligible []scored, because Because) Because {
 }
 
 // chooseNearTie draws two of the near ties and takes the better.
-func chooseNearTie(q *Query, s Snapshot, eligible []scored) (int, Because) {
-	least := int64(-1)
-	for i := range eligible {
-		if e := &eligible[i]; !e.overBound && (least < 0 || e.cost < least) {
-			least = e.cost
-		}
-	}
+func chooseNearTie(q *Query, s Snapshot, eligible []scored, least int64) (int, Because) {
 	limit := addSat(least, max(nearTieNS, mulDiv(least, nearTieNum, nearTieDen)))
 	// The two are those with the smallest hash of seed and ID, so that the draw
 	// does not depend on the order of the candidates.
@@ -220,7 +210,7 @@ func chooseNearTie(q *Query, s Snapshot, eligible []scored) (int, Because) {
 	var h1, h2 uint64
 	for i := range eligible {
 		e := &eligible[i]
-		if e.overBound || e.cost > limit {
+		if e.cost > limit {
 			continue
 		}
 		ties++
@@ -256,7 +246,7 @@ func warmest(s Snapshot, eligible []scored, limit int64) int {
 	best := -1
 	for i := range eligible {
 		e := &eligible[i]
-		if e.overBound || e.cost > limit {
+		if e.cost > limit {
 			continue
 		}
 		if best < 0 || e.hit > eligible[best].hit || e.hit == eligible[best].hit && byCost(s, e, &eligible[best]) < 0 {
@@ -264,31 +254,4 @@ func warmest(s Snapshot, eligible []scored, limit int64) int {
 		}
 	}
 	return best
-}
-
-// markOverBound marks the candidates that already carry more than (1+β) of the
-// mean load and returns how many. The mean includes the request to be placed.
-func markOverBound(q *Query, eligible []scored) int {
-	if len(eligible) < 2 {
-		return 0
-	}
-	total := int64(max(q.PromptTokens, 0))
-	for i := range eligible {
-		total = addSat(total, eligible[i].load)
-	}
-	bound := max(boundFloor, mulDiv(total, betaNum, int64(betaDen*len(eligible))))
-	marked := 0
-	for i := range eligible {
-		if eligible[i].load > bound {
-			eligible[i].overBound = true
-			marked++
-		}
-	}
-	if marked == len(eligible) { // only a saturated sum can say so
-		for i := range eligible {
-			eligible[i].overBound = false
-		}
-		return 0
-	}
-	return marked
 }

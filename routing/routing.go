@@ -11,7 +11,16 @@
 //	predicted = min(depth, (n-1)/block) * block     tokens; the last token is always computed
 //	hit       = predicted * confidence / 1000       0 unless the stream is live or live_partial
 //	lower     = what slower tiers hold beyond that, likewise
-//	cost      = (waiting + n - hit - lower) * prefill_ps / 1000 + lower * lower_ps / 1000 + decode_ns + penalty
+//	computed  = n - hit - lower
+//	lacking   = memory needed beyond the hit and what is free, in tokens
+//	wait      = (waiting + computed + lacking) * prefill_ps / 1000 + lower * lower_ps / 1000 + decode_ns
+//	others    = 1 + the mean number of requests waiting at a replica
+//	cost      = wait + computed * others * prefill_ps / 1000 + penalty
+//
+// The last line but one is why a hot prefix is not copied to everywhere: what
+// this caller computes makes others wait, at least the next one to come. A copy
+// is made once waiting at the holder exceeds both together. Only a replica that
+// could never hold the request is not eligible for want of memory.
 //
 // A prefix that is being prefilled somewhere counts towards hit (Overlay) but
 // never towards predicted, which is what the record promises of the engine.
@@ -77,7 +86,6 @@ const (
 	NoHeadroom       Reason = "no_headroom"
 	ModelMissing     Reason = "model_missing"
 	RouteNotIsolated Reason = "route_not_isolated"
-	OverBound        Reason = "over_bound"
 	HolderDown       Reason = "holder_down"
 )
 
@@ -160,6 +168,7 @@ type Candidate struct {
 	KVFree        int64 // blocks that a new request could take
 	KVTotal       int64 // blocks; 0 unknown, which is taken as enough
 	Running       int64 // requests, running or waiting
+	Waiting       int64 // requests without a first token
 	Load          int64 // tokens waiting for prefill or held by running requests
 	LagMS         int64 // age of its events when they reach us, smoothed
 }
@@ -175,7 +184,6 @@ type Scored struct {
 	*Candidate
 	CostNS    int64
 	PenaltyNS int64 // part of CostNS that is the region preference
-	OverBound bool  // would take more than its share of the load
 }
 
 // Placement is a choice and everything it rested on.
@@ -194,6 +202,8 @@ type Placement struct {
 	Blocks    int // full blocks of the prompt at that size
 	LagMS     int64
 	CostNS    int64
+	WaitNS    int64 // part of CostNS that is until its first token, as far as can be known
+	Others    int64 // requests that computing a prompt holds up, per mille; the same for every candidate
 
 	ChosenBecause Because
 	Considered    int            // candidates in the snapshot

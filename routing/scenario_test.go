@@ -140,7 +140,7 @@ func candidateFields(c *Candidate) map[string]any {
 		"excluded": &c.Excluded, "stream": &c.Stream, "why": &c.StreamReason, "region": &c.Region, "block": &c.BlockSize,
 		"depth": &c.Depth, "overlay": &c.Overlay, "confidence": &c.Confidence, "waiting": &c.WaitingTokens, "ps": &c.PrefillPS,
 		"decode": &c.DecodeNS, "free": &c.KVFree, "total": &c.KVTotal, "load": &c.Load,
-		"lower": &c.Lower, "lowerps": &c.LowerPS,
+		"requests": &c.Waiting, "lower": &c.Lower, "lowerps": &c.LowerPS,
 	}
 }
 
@@ -156,9 +156,6 @@ func describe(p Placement, err error) string {
 	fmt.Fprintf(&b, ", predicted %d\n", p.Predicted)
 	for _, c := range p.Candidates {
 		fmt.Fprintf(&b, "  %s costs %d ns", c.ID, c.CostNS)
-		if c.OverBound {
-			b.WriteString(", over the bound")
-		}
 		b.WriteByte('\n')
 	}
 	for _, r := range slices.Sorted(maps.Keys(p.Excluded)) {

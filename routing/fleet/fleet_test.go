@@ -360,8 +360,8 @@ func TestConcurrentRequestsDoNotHerd(t *testing.T) {
 
 func TestAPlacementIsMadeAnewIfTheChosenReplicaChangedMeanwhile(t *testing.T) {
 	f, _, _ := two(t)
-	r := ask(prompt(1, 500))
-	place := func() (*lookup, *view, routing.Placement) {
+	r, other := ask(prompt(1, 500)), ask(prompt(2, 500))
+	place := func(r Request) (*lookup, *view, routing.Placement) {
 		look := f.look(&r)
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -372,8 +372,8 @@ func TestAPlacementIsMadeAnewIfTheChosenReplicaChangedMeanwhile(t *testing.T) {
 		}
 		return look, v, p
 	}
-	look1, v1, p1 := place()
-	look2, v2, p2 := place()
+	look1, v1, p1 := place(r)
+	look2, v2, p2 := place(other)
 	if p1.ID != p2.ID {
 		t.Fatalf("the same moment gave %s and %s", p1.ID, p2.ID)
 	}
@@ -381,14 +381,14 @@ func TestAPlacementIsMadeAnewIfTheChosenReplicaChangedMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := f.commit(&r, look2, v2, p2)
+	b, err := f.commit(&other, look2, v2, p2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if a.Replica.ID != p1.ID || b.Replica.ID == p1.ID {
 		t.Errorf("both chose %s; reserved %s and %s", p1.ID, a.Replica.ID, b.Replica.ID)
 	}
-	look3, v3, p3 := place()
+	look3, v3, p3 := place(r)
 	f.ReportFailure(p3.ID, false)
 	if c, err := f.commit(&r, look3, v3, p3); err != nil || c.Replica.ID == p3.ID {
 		t.Errorf("reserved on %s, which had failed: %v", p3.ID, err)
@@ -401,12 +401,19 @@ func TestPrefixesInFlightAreColocatedButNotPredicted(t *testing.T) {
 	a := reserve(t, f, ask(tokens))
 	a2 := ask(append(tokens[:3900:3900], prompt(9, 200)...))
 	b := reserve(t, f, a2)
-	if b.Replica.ID == a.Replica.ID || b.Placement.Predicted != 0 {
-		// Waiting for the prefill costs as much as doing it elsewhere, and the
-		// rest comes on top: both replicas compute it.
+	if b.Replica.ID != a.Replica.ID || b.Placement.Predicted != 0 {
 		t.Errorf("while its prefill waits: %s then %s, predicted %d", a.Replica.ID, b.Replica.ID, b.Placement.Predicted)
 	}
-	b.Release()
+	held := []*Reservation{b}
+	for len(held) < 10 && held[len(held)-1].Replica.ID == a.Replica.ID {
+		held = append(held, reserve(t, f, a2))
+	}
+	if len(held) == 10 {
+		t.Error("ten of a burst went to one replica")
+	}
+	for _, x := range held {
+		x.Release()
+	}
 	a.FirstToken(time.Now())
 	c := reserve(t, f, a2)
 	if c.Replica.ID != a.Replica.ID || c.Placement.Predicted != 243*16 {

@@ -192,6 +192,7 @@ func (r *replica) candidate(req *Request, now time.Time) routing.Candidate {
 		LowerPS:       lowerPS,
 		KVTotal:       clamp(r.hello.GetNumBlocks()),
 		Running:       int64(r.load.GetRunning()) + int64(r.load.GetWaiting()) + int64(len(r.unacked)),
+		Waiting:       int64(r.load.GetWaiting()) + int64(len(r.unacked)),
 		LagMS:         r.lagMS,
 	}
 	c.Stream, c.StreamReason = r.stream(now)

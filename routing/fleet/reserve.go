@@ -141,7 +141,7 @@ func (f *Fleet) reserve(req *Request, look *lookup, v *view, p routing.Placement
 	if ids := look.ids(p.BlockSize); len(ids) > 0 && v.snapshot.Candidates[p.Chosen].Stream.Credits() {
 		res.flight = &flight{
 			key: overlayKey{look.ns, p.BlockSize}, replica: r, epoch: r.epoch, ids: ids,
-			until: now.Add(time.Second + 2*time.Duration(min(p.CostNS, int64(time.Minute)))),
+			until: now.Add(time.Second + 2*time.Duration(min(p.WaitNS, int64(time.Minute)))),
 		}
 		f.overlay.add(res.flight)
 	}

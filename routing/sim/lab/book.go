@@ -125,7 +125,7 @@ func (s *kv) pick(w *world, c *call) int {
 	k.unacked[c] = int64(c.uncached)
 	k.unackedIn += int64(c.uncached)
 	if s.cands[p.Chosen].Stream.Credits() && len(c.req.Blocks) > 0 {
-		b.fly(c, &flight{replica: p.Chosen, blocks: c.req.Blocks, until: w.now + 1000*ms + 2*min(p.CostNS, int64(time.Minute))})
+		b.fly(c, &flight{replica: p.Chosen, blocks: c.req.Blocks, until: w.now + 1000*ms + 2*min(p.WaitNS, int64(time.Minute))})
 	}
 	return p.Chosen
 }
@@ -150,6 +150,7 @@ func (k *known) candidate(w *world, pool *rate, out bool) routing.Candidate {
 		KVTotal:       int64(w.blocks),
 		KVFree:        max(0, int64(w.blocks)-used-(k.unackedIn+block-1)/block),
 		Running:       int64(k.report.running + k.report.waiting + len(k.unacked)),
+		Waiting:       int64(k.report.waiting + len(k.unacked)),
 		LagMS:         eventLag / ms,
 	}
 	if out {
