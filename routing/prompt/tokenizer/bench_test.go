@@ -36,7 +36,7 @@ func benchmarkEncode(b *testing.B, file string, cold bool) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if cold {
-			tok.cache = newCache()
+			tok.cache, tok.fronts = newCache(), &fronts{}
 		}
 		s := in[i%len(in)]
 		dst = tok.AppendEncode(dst[:0], s, true)

@@ -257,6 +257,9 @@ func (r *loader) set() bitset {
 
 func (r *loader) merges(t *Tokenizer) bool {
 	b, n := r.list(12)
+	if n > maxMerges || len(t.tokens) > maxID {
+		return false
+	}
 	t.merges = newMerges(n)
 	ids := uint32(len(t.tokens))
 	for i := range n {

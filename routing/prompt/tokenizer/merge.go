@@ -1,41 +1,46 @@
 package tokenizer
 
-import (
-	"cmp"
-	"math/bits"
-	"slices"
-)
+import "math/bits"
 
-// merges maps a pair of token ids to the rank of its merge and the id it makes,
-// packed as (rank+1)<<32 | id so that comparing two values compares ranks. It is
-// an open-addressing table: a lookup is one multiplication and mostly one
-// cache line, and lookups are where encoding spends its time.
+// merges maps a pair of token ids to the rank of its merge, and the rank to the
+// id it makes. It is an open-addressing table: a lookup is one multiplication
+// and mostly one cache line, and lookups are where encoding spends its time. A
+// slot is both ids and the rank plus one, which are small enough to share it.
 type merges struct {
-	slots []mergeSlot
+	slots []uint64
 	shift uint
+	makes []uint32 // by rank
 }
 
-type mergeSlot struct{ pair, value uint64 }
+const (
+	idBits   = 22
+	rankBits = 64 - 2*idBits
+
+	maxID     = 1<<idBits - 1
+	maxMerges = 1<<rankBits - 1
+)
 
 // noMerge ranks behind every merge.
-const noMerge = ^uint64(0)
+const noMerge = ^uint32(0)
 
 func newMerges(n int) *merges {
 	size := 1 << bits.Len(uint(2*n+1))
-	return &merges{slots: make([]mergeSlot, size), shift: uint(64 - bits.Len(uint(size-1)))}
+	return &merges{slots: make([]uint64, size), shift: uint(64 - bits.Len(uint(size-1))), makes: make([]uint32, n)}
 }
 
-func pairOf(a, b uint32) uint64 { return uint64(a)<<32 | uint64(b) }
+func pairOf(a, b uint32) uint64 { return uint64(a)<<idBits | uint64(b) }
 
-// add reports whether the pair was new.
+// add reports whether the pair was new. The ids are at most maxID, and rank is
+// below the n of newMerges, itself at most maxMerges.
 func (m *merges) add(a, b uint32, rank int, id uint32) bool {
 	p := pairOf(a, b)
 	for i := m.home(p); ; i = (i + 1) & (len(m.slots) - 1) {
 		switch s := &m.slots[i]; {
-		case s.value == 0:
-			*s = mergeSlot{p, uint64(rank+1)<<32 | uint64(id)}
+		case *s == 0:
+			*s = p<<rankBits | uint64(rank+1)
+			m.makes[rank] = id
 			return true
-		case s.pair == p:
+		case *s>>rankBits == p:
 			return false
 		}
 	}
@@ -46,32 +51,36 @@ type merge struct{ a, b, id uint32 }
 
 // list is the merges by rank.
 func (m *merges) list() []merge {
-	var used []mergeSlot
+	out := make([]merge, len(m.makes))
+	used := make([]bool, len(m.makes))
 	for _, s := range m.slots {
-		if s.value != 0 {
-			used = append(used, s)
+		if s != 0 {
+			rank := s&maxMerges - 1
+			out[rank], used[rank] = merge{uint32(s >> (rankBits + idBits)), uint32(s >> rankBits & maxID), m.makes[rank]}, true
 		}
 	}
-	slices.SortFunc(used, func(a, b mergeSlot) int { return cmp.Compare(a.value, b.value) })
-	out := make([]merge, len(used))
-	for i, s := range used {
-		out[i] = merge{uint32(s.pair >> 32), uint32(s.pair), uint32(s.value)}
+	n := 0
+	for i, u := range used { // some ranks may have been left out
+		if u {
+			out[n] = out[i]
+			n++
+		}
 	}
-	return out
+	return out[:n]
 }
 
 func (m *merges) home(p uint64) int { return int((p * 0x9e3779b97f4a7c15) >> m.shift) }
 
-// find is the merge of the pair, or noMerge.
-func (m *merges) find(a, b uint32) uint64 {
+// find is the rank of the pair's merge, or noMerge.
+func (m *merges) find(a, b uint32) uint32 {
 	p := pairOf(a, b)
 	for i := m.home(p); ; i = (i + 1) & (len(m.slots) - 1) {
-		s := &m.slots[i]
-		if s.value == 0 {
-			return noMerge
+		s := m.slots[i]
+		if s>>rankBits == p && s != 0 {
+			return uint32(s&maxMerges) - 1
 		}
-		if s.pair == p {
-			return s.value
+		if s == 0 {
+			return noMerge
 		}
 	}
 }
@@ -87,7 +96,7 @@ func (t *Tokenizer) appendWord(dst []uint32, w string) []uint32 {
 		return t.appendLongWord(dst, w)
 	}
 	var ids [shortWord]uint32
-	var next [shortWord]uint64 // merge of ids[i] with ids[i+1]
+	var next [shortWord]uint32 // rank of the merge of ids[i] with ids[i+1]
 	n := t.symbols(ids[:], w)
 	for i := range n - 1 {
 		next[i] = t.merges.find(ids[i], ids[i+1])
@@ -102,7 +111,7 @@ func (t *Tokenizer) appendWord(dst []uint32, w string) []uint32 {
 		if best == noMerge {
 			break
 		}
-		ids[at] = uint32(best)
+		ids[at] = t.merges.makes[best]
 		copy(ids[at+1:n-1], ids[at+2:n])
 		copy(next[at:n-2], next[at+1:n-1])
 		n--
@@ -120,23 +129,23 @@ func (t *Tokenizer) appendWord(dst []uint32, w string) []uint32 {
 type link struct {
 	id         uint32
 	prev, next int32  // indices, -1 at the ends
-	value      uint64 // merge with the next symbol; noMerge once absorbed
+	rank       uint32 // of the merge with the next symbol; noMerge once absorbed
 }
 
 func (t *Tokenizer) appendLongWord(dst []uint32, w string) []uint32 {
 	ids := make([]uint32, len(w))
 	syms := make([]link, t.symbols(ids, w))
 	for i := range syms {
-		syms[i] = link{id: ids[i], prev: int32(i) - 1, next: int32(i) + 1, value: noMerge}
+		syms[i] = link{id: ids[i], prev: int32(i) - 1, next: int32(i) + 1, rank: noMerge}
 	}
 	syms[len(syms)-1].next = -1
 	var queue candidates
 	rate := func(i int32) {
 		s := &syms[i]
-		s.value = noMerge
+		s.rank = noMerge
 		if s.next >= 0 {
-			if s.value = t.merges.find(s.id, syms[s.next].id); s.value != noMerge {
-				queue.push(candidate{s.value, i})
+			if s.rank = t.merges.find(s.id, syms[s.next].id); s.rank != noMerge {
+				queue.push(candidate{s.rank, i})
 			}
 		}
 	}
@@ -146,13 +155,13 @@ func (t *Tokenizer) appendLongWord(dst []uint32, w string) []uint32 {
 	for len(queue) > 0 {
 		c := queue.pop()
 		s := &syms[c.at]
-		if s.value != c.value {
+		if s.rank != c.rank {
 			continue // superseded since it was queued
 		}
 		gone := &syms[s.next]
-		s.id = uint32(c.value)
+		s.id = t.merges.makes[c.rank]
 		s.next = gone.next
-		gone.value = noMerge
+		gone.rank = noMerge
 		if s.next >= 0 {
 			syms[s.next].prev = c.at
 		}
@@ -168,12 +177,12 @@ func (t *Tokenizer) appendLongWord(dst []uint32, w string) []uint32 {
 }
 
 type candidate struct {
-	value uint64
-	at    int32
+	rank uint32
+	at   int32
 }
 
 func (a candidate) before(b candidate) bool {
-	return a.value < b.value || a.value == b.value && a.at < b.at
+	return a.rank < b.rank || a.rank == b.rank && a.at < b.at
 }
 
 // candidates is a binary min-heap.

@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
-	"math"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -41,7 +40,7 @@ func Parse(data []byte) (*Tokenizer, error) {
 
 // newTokenizer is a tokenizer without vocabulary.
 func newTokenizer(kind form, ignoreMerges bool) *Tokenizer {
-	t := &Tokenizer{form: kind, ignoreMerges: ignoreMerges, cache: newCache()}
+	t := &Tokenizer{form: kind, ignoreMerges: ignoreMerges, cache: newCache(), fronts: &fronts{}}
 	if kind.pieces {
 		t.runes, t.seams = &runeTable{}, &seams{}
 		t.word = t.seams.word
@@ -125,8 +124,11 @@ func (t *Tokenizer) byteOf(token string) (byte, bool) {
 }
 
 func (t *Tokenizer) loadMerges(vocab map[string]uint32, list []fileMerge) error {
-	if len(list) > math.MaxInt32 {
-		return unsupported("merges", len(list))
+	if len(list) > maxMerges {
+		return unsupported("number of merges", len(list))
+	}
+	if len(t.tokens) > maxID {
+		return unsupported("number of tokens", len(t.tokens))
 	}
 	t.merges = newMerges(len(list))
 	for rank, m := range list {

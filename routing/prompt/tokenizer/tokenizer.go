@@ -54,7 +54,8 @@ type Tokenizer struct {
 	normalized added // looked for between those, after normalization
 	cuts       added // those of raw at which text can be cut
 
-	cache *cache
+	cache  *cache
+	fronts *fronts
 }
 
 // VocabSize is the number of ids: one more than the highest.
@@ -89,9 +90,14 @@ type encoder struct {
 	dst     []uint32
 	words   int
 	stop    func() error // nil for no limits
+	front   *front       // nil for none
 }
 
-func (e *encoder) encode(text string) error { return e.cut(text, &e.raw, e.segment) }
+func (e *encoder) encode(text string) error {
+	e.front = e.fronts.take()
+	defer e.fronts.give(e.front)
+	return e.cut(text, &e.raw, e.segment)
+}
 
 // cut appends the ids of the added tokens in s and hands what is between them
 // to rest.
@@ -152,7 +158,7 @@ func (e *encoder) plain(s string) error {
 		if err := e.check(j - i); err != nil {
 			return err
 		}
-		e.appendCached(s[i:j])
+		e.append(s[i:j])
 		i = j
 	}
 	return nil
@@ -173,6 +179,31 @@ func (e *encoder) check(word int) error {
 		return e.stop()
 	}
 	return nil
+}
+
+// append appends the ids of a word.
+func (e *encoder) append(w string) {
+	if len(w) > frontText || e.front == nil {
+		e.appendCached(w)
+		return
+	}
+	lo, hi := pack(w)
+	set, known := e.front.find(lo, hi)
+	if known != nil {
+		if known.n == 1 {
+			e.dst = append(e.dst, known.ids[0])
+			return
+		}
+		e.dst = append(e.dst, known.ids[:known.n]...)
+		return
+	}
+	n := len(e.dst)
+	e.appendCached(w)
+	if ids := e.dst[n:]; len(ids) <= frontIDs {
+		set[1] = set[0]
+		set[0] = frontWord{lo: lo, hi: hi, n: uint32(len(ids))}
+		copy(set[0].ids[:], ids)
+	}
 }
 
 func (e *encoder) appendCached(w string) {

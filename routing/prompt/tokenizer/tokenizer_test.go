@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -292,4 +293,47 @@ func prose(r *rand.Rand, n int) string {
 		b.WriteByte(" \n    "[r.IntN(6)])
 	}
 	return b.String()
+}
+
+func TestWordsAreKnownByAllTheirBytes(t *testing.T) {
+	seen := map[[2]uint64]string{}
+	var words []string
+	for n := 1; n <= frontText; n++ {
+		for _, fill := range []string{"a", "b", "\x00", "\xff"} {
+			words = append(words, strings.Repeat(fill, n))
+			for i := range n {
+				words = append(words, strings.Repeat(fill, i)+"z"+strings.Repeat(fill, n-i-1))
+			}
+		}
+	}
+	for _, w := range words {
+		lo, hi := pack(w)
+		if old, ok := seen[[2]uint64{lo, hi}]; ok && old != w {
+			t.Errorf("%q and %q are one", old, w)
+		}
+		if hi == 0 {
+			t.Errorf("%q is the empty entry", w)
+		}
+		seen[[2]uint64{lo, hi}] = w
+	}
+}
+
+func TestNoMoreFrontsAreMadeThanAreUsedAtOnce(t *testing.T) {
+	p := &fronts{}
+	var taken []*front
+	for range 20 {
+		if f := p.take(); f != nil {
+			taken = append(taken, f)
+		}
+	}
+	if len(taken) > len(p.idle) || len(taken) > runtime.GOMAXPROCS(0) || len(taken) == 0 {
+		t.Errorf("%d fronts", len(taken))
+	}
+	for _, f := range taken {
+		p.give(f)
+	}
+	p.give(nil)
+	if f := p.take(); !slices.Contains(taken, f) {
+		t.Error("one was made although one was idle")
+	}
 }
