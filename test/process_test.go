@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -32,11 +33,18 @@ type process struct {
 	said strings.Builder // both streams
 }
 
-// start runs a command until the test ends, and returns what the groups of
-// ready match in the first line of its output that ready matches.
+// start runs a command of ours until the test ends, and returns what the groups
+// of ready match in the first line of its output that ready matches.
 func start(t *testing.T, ready *regexp.Regexp, args ...string) (*process, []string) {
 	t.Helper()
-	p := &process{name: args[0], cmd: exec.Command(binary(t), args...), ended: make(chan struct{})}
+	return startFile(t, binary(t), ready, args...)
+}
+
+// startFile is start for the executable given.
+func startFile(t *testing.T, file string, ready *regexp.Regexp, args ...string) (*process, []string) {
+	t.Helper()
+	name := filepath.Base(file)
+	p := &process{name: name + " " + args[0], cmd: exec.Command(file, args...), ended: make(chan struct{})}
 	out, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +56,7 @@ func start(t *testing.T, ready *regexp.Regexp, args ...string) (*process, []stri
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("sallyport %s said:\n%s", strings.Join(args, " "), tail(p.output(), 40))
+			t.Logf("%s %s said:\n%s", name, strings.Join(args, " "), tail(p.output(), 40))
 		}
 	})
 	found := make(chan []string, 1)
@@ -57,9 +65,9 @@ func start(t *testing.T, ready *regexp.Regexp, args ...string) (*process, []stri
 	case match := <-found:
 		return p, match
 	case <-p.ended:
-		t.Fatalf("sallyport %s ended before it served: %v", strings.Join(args, " "), p.err)
+		t.Fatalf("%s %s ended before it served: %v", name, strings.Join(args, " "), p.err)
 	case <-time.After(startTime):
-		t.Fatalf("sallyport %s does not serve after %v", strings.Join(args, " "), startTime)
+		t.Fatalf("%s %s does not serve after %v", name, strings.Join(args, " "), startTime)
 	}
 	return nil, nil
 }

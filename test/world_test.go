@@ -38,6 +38,7 @@ const (
 type world struct {
 	dir       string
 	authority *workload.Authority
+	spire     *spire // gives out the identities in the authority's place; nil: none
 	issuer    *oidc.DevIssuer
 	trust     *x509.CertPool // for the gateway's public listener
 	config    string         // the gateway's configuration file
@@ -49,6 +50,9 @@ type world struct {
 // replica is an engine with its relay.
 type replica struct {
 	id      string
+	pool    string
+	files   func(suffix string) string // the path of a file of its own
+	serves  []string                   // where the engine and its events are
 	logDir  string
 	keyFile string // signs its log
 	logKey  string // the pinned verifier key of it
@@ -60,11 +64,17 @@ type replica struct {
 // newWorld starts everything but the gateway.
 func newWorld(t *testing.T, engineArgs ...string) *world {
 	t.Helper()
+	return newWorldOf(t, nil, engineArgs...)
+}
+
+// newWorldOf is newWorld with identities from SPIRE, if there is one.
+func newWorldOf(t *testing.T, identities *spire, engineArgs ...string) *world {
+	t.Helper()
 	dir, err := os.MkdirTemp(box, "w")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{dir: dir, logDir: filepath.Join(dir, "audit"), logKey: filepath.Join(dir, "audit.key.pub"), trust: x509.NewCertPool()}
+	w := &world{dir: dir, spire: identities, logDir: filepath.Join(dir, "audit"), logKey: filepath.Join(dir, "audit.key.pub"), trust: x509.NewCertPool()}
 	w.authority, err = workload.NewAuthority(workload.AuthorityConfig{
 		TrustDomain: spiffeid.RequireTrustDomainFromString(trustDomain), Dir: filepath.Join(dir, "ca"), Environment: "test", Logger: slog.New(slog.DiscardHandler),
 	})
@@ -109,12 +119,20 @@ var (
 
 func (w *world) newReplica(t *testing.T, name string, engineArgs []string) *replica {
 	t.Helper()
+	r := w.newEngine(t, "general", name, engineArgs...)
+	w.startRelay(t, r, "127.0.0.1:0")
+	return r
+}
+
+// newEngine starts an engine that lacks a relay.
+func (w *world) newEngine(t *testing.T, pool, name string, engineArgs ...string) *replica {
+	t.Helper()
 	in := func(file string) string { return filepath.Join(w.dir, name+file) }
 	r := &replica{
-		id: "spiffe://" + trustDomain + "/pool/general/" + name, logDir: in(".log"), keyFile: in(".key"), logKey: in(".key.pub"),
+		id: "spiffe://" + trustDomain + "/pool/" + pool + "/" + name, pool: pool, files: in,
+		logDir: in(".log"), keyFile: in(".key"), logKey: in(".key.pub"),
 	}
-	var at []string
-	r.engine, at = start(t, engineServes, append([]string{
+	r.engine, r.serves = start(t, engineServes, append([]string{
 		"sim", "--listen", "127.0.0.1:0", "--model-dir", filepath.Join(w.dir, "model"),
 		"--events", "ipc://" + in(".ev"), "--replay", "ipc://" + in(".rp"),
 	}, engineArgs...)...)
@@ -123,25 +141,44 @@ func (w *world) newReplica(t *testing.T, name string, engineArgs []string) *repl
 		t.Fatal(err)
 	}
 	writeFile(t, r.logKey, own+"\n")
+	return r
+}
+
+// startRelay starts the replica's relay, again if it was killed.
+func (w *world) startRelay(t *testing.T, r *replica, listen string) {
+	t.Helper()
 	vkey, err := os.ReadFile(w.logKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.relay, at = start(t, relayServes, "relay", "--config", writeFile(t, in(".yaml"), fmt.Sprintf(`
+	var at []string
+	r.relay, at = w.startAs(t, r.id, relayServes, "relay", "--config", writeFile(t, r.files(".yaml"), fmt.Sprintf(`
 environment: production
-listen: {address: "127.0.0.1:0"}
+listen: {address: %q}
 identity: {workload_socket: %q}
 engine: {url: %q, kind: vllm, events: {endpoint: %q, replay: %q, mode: connect}}
-pool: general
+pool: %s
 gateways: [{id: %q, log_vkey: %q}]
 log: {dir: %q, key_file: %q}
-`, w.socket(t, r.id), at[0], at[1], "ipc://"+in(".rp"), gatewayID, strings.TrimSpace(string(vkey)), r.logDir, in(".key"))))
+`, listen, w.socket(t, r.id), r.serves[0], r.serves[1], "ipc://"+r.files(".rp"), r.pool, gatewayID, strings.TrimSpace(string(vkey)), r.logDir, r.files(".key"))))
 	r.addr = at[0]
-	return r
 }
 
+// startAs runs a command of ours that will be the workload id.
+func (w *world) startAs(t *testing.T, id string, ready *regexp.Regexp, args ...string) (*process, []string) {
+	t.Helper()
+	if w.spire == nil {
+		return start(t, ready, args...)
+	}
+	return startFile(t, w.spire.executable(t, id), ready, args...)
+}
+
+// socket is the Workload API from which the workload id has its identity.
 func (w *world) socket(t *testing.T, id string) string {
 	t.Helper()
+	if w.spire != nil {
+		return w.spire.socket()
+	}
 	socket, err := w.authority.Socket(spiffeid.RequireFromString(id))
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +223,7 @@ audit: {dir: audit, key_file: audit.key, mode: strict, segment: 1MiB}
 // serve starts the gateway and returns its URL.
 func (w *world) serve(t *testing.T) (*process, string) {
 	t.Helper()
-	p, at := start(t, gatewayServes, "serve", "--config", w.config)
+	p, at := w.startAs(t, gatewayID, gatewayServes, "serve", "--config", w.config)
 	return p, "https://" + at[0]
 }
 

@@ -51,10 +51,11 @@ type adminConfig struct {
 }
 
 type identityConfig struct {
-	WorkloadSocket string        `yaml:"workload_socket"`
-	Issuers        []oidc.Config `yaml:"issuers"`
-	JWTSVID        jwtSVIDConfig `yaml:"jwt_svid"`
-	APIKeys        apiKeysConfig `yaml:"api_keys"`
+	WorkloadSocket string             `yaml:"workload_socket"`
+	Issuers        []oidc.Config      `yaml:"issuers"`
+	JWTSVID        jwtSVIDConfig      `yaml:"jwt_svid"`
+	APIKeys        apiKeysConfig      `yaml:"api_keys"`
+	Federation     []federationConfig `yaml:"federation"`
 	// SecretFile holds 32 bytes, base64, that the gateways of a fleet share: it
 	// seals conversations and pseudonyms. Without it each process has its own.
 	SecretFile string `yaml:"secret_file"`
@@ -142,7 +143,8 @@ type listenAddress struct {
 }
 
 type workloadConfig struct {
-	WorkloadSocket string `yaml:"workload_socket"`
+	WorkloadSocket string             `yaml:"workload_socket"`
+	Federation     []federationConfig `yaml:"federation"`
 }
 
 type engineConfig struct {
@@ -220,6 +222,9 @@ func (c *gatewayConfig) resolve(dir string) {
 	for i := range c.Identity.Issuers {
 		paths = append(paths, &c.Identity.Issuers[i].JWKSFile)
 	}
+	for i := range c.Identity.Federation {
+		paths = append(paths, c.Identity.Federation[i].paths()...)
+	}
 	for i := range c.Models {
 		paths = append(paths, &c.Models[i].Dir, &c.Models[i].Cache)
 	}
@@ -230,7 +235,11 @@ func (c *gatewayConfig) resolve(dir string) {
 }
 
 func (c *relayConfig) resolve(dir string) {
-	resolve(dir, &c.Engine.CredentialFile, &c.SaltKeyFile, &c.Log.Dir, &c.Log.KeyFile)
+	paths := []*string{&c.Engine.CredentialFile, &c.SaltKeyFile, &c.Log.Dir, &c.Log.KeyFile}
+	for i := range c.Identity.Federation {
+		paths = append(paths, c.Identity.Federation[i].paths()...)
+	}
+	resolve(dir, paths...)
 }
 
 func resolve(dir string, paths ...*string) {
@@ -251,6 +260,7 @@ func (c *gatewayConfig) check(k checker) {
 	}
 	k.required("region", c.Region)
 	k.socket("identity.workload_socket", c.Identity.WorkloadSocket)
+	k.federation(c.Identity.Federation)
 	if len(c.Identity.Issuers) == 0 && !c.Listen.ClientSVID && c.Identity.JWTSVID.Audience == "" && c.Identity.APIKeys.File == "" {
 		k.f.Problem("identity.issuers", "no issuer, no client_svid, no jwt_svid and no api_keys: nobody could authenticate")
 	}
@@ -375,6 +385,12 @@ func (c *relayConfig) check(k checker) {
 		k.address("admin.address", c.Admin.Address)
 	}
 	k.socket("identity.workload_socket", c.Identity.WorkloadSocket)
+	k.federation(c.Identity.Federation)
+	for i, f := range c.Identity.Federation {
+		if len(f.Callers) > 0 {
+			k.f.Problem(fmt.Sprintf("identity.federation[%d].callers", i), "only gateways have callers; a relay's gateways are named under gateways")
+		}
+	}
 	engine := c.relayEngine()
 	for _, problem := range each(engine.Check()) {
 		k.f.Problem("engine", "%s", strings.TrimPrefix(problem.Error(), "engine: "))

@@ -42,6 +42,7 @@ func (p *gatewayProcess) watchProcess(meters metric.MeterProvider) error {
 	}
 	var (
 		identity   = seconds("sallyport.identity.remaining", "How long our own SVID is still good for; 0: expired.")
+		bundles    = seconds("sallyport.identity.federation.age", "Time since the bundle of a federated trust domain was fetched.")
 		keys       = seconds("sallyport.identity.keys.age", "Time since the issuer's keys were confirmed.")
 		checkpoint = seconds("sallyport.audit.checkpoint.age", "Time since the log's checkpoint was published; an idle log publishes each minute.")
 		halted     = flag("sallyport.audit.halted", "1 if the log takes no records, so that nothing is forwarded.")
@@ -56,6 +57,9 @@ func (p *gatewayProcess) watchProcess(meters metric.MeterProvider) error {
 	}
 	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		o.ObserveFloat64(identity, p.source.Remaining().Seconds())
+		for domain, age := range p.source.FederationAges() {
+			o.ObserveFloat64(bundles, age.Seconds(), metric.WithAttributes(attribute.String("trust_domain", domain)))
+		}
 		for issuer, age := range p.live.Load().tokens.KeyAge() {
 			o.ObserveFloat64(keys, age.Seconds(), metric.WithAttributes(attribute.String("issuer", issuer)))
 		}

@@ -111,6 +111,9 @@ func (p *gatewayProcess) apply(ctx context.Context, next gatewayConfig) (*policy
 	if err := p.cfg.mayBecome(next); err != nil {
 		return nil, err
 	}
+	if err := membersKnown(next.Pools, p.source); err != nil {
+		return nil, err
+	}
 	found, err := discover(ctx, next)
 	if err != nil {
 		return nil, err

@@ -72,15 +72,20 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	}()
 
 	// Who we are.
-	source, err := workload.NewSource(ctx, workload.SourceConfig{
-		Socket: cfg.Identity.WorkloadSocket, JWTBundles: cfg.Identity.JWTSVID.Audience != "", Logger: logger,
-	})
+	sc, err := sourceConfig(cfg.Identity.WorkloadSocket, cfg.Identity.Federation)
+	if err != nil {
+		return nil, err
+	}
+	sc.JWTBundles, sc.Logger = cfg.Identity.JWTSVID.Audience != "", logger
+	source, err := workload.NewSource(ctx, sc)
 	if err != nil {
 		return nil, err
 	}
 	p.onClose(source.Close)
-
 	p.source = source
+	if err := membersKnown(cfg.Pools, source); err != nil {
+		return nil, err
+	}
 
 	// What is written down.
 	key, err := tlog.ReadKeyFile(cfg.Audit.KeyFile)
@@ -192,7 +197,7 @@ func buildLive(ctx context.Context, cfg gatewayConfig, source *workload.Source, 
 	// The first that finds its own kind decides. OIDC takes every JWT for its
 	// own, so JWT-SVIDs, which are told by their subject, come before it.
 	if cfg.Identity.JWTSVID.Audience != "" {
-		authenticate, err := jwtSVIDs(cfg.Identity.JWTSVID, source)
+		authenticate, err := jwtSVIDs(cfg.Identity, source)
 		if err != nil {
 			return nil, err
 		}
@@ -223,14 +228,17 @@ func buildLive(ctx context.Context, cfg gatewayConfig, source *workload.Source, 
 	}, nil
 }
 
-// jwtSVIDs admits workloads of our own trust domain, as client certificates do.
-// A source that does not follow JWT keys cannot be made to by a reload.
-func jwtSVIDs(cfg jwtSVIDConfig, source *workload.Source) (identity.Authenticator, error) {
-	domain := source.ID().TrustDomain()
-	if _, err := source.GetJWTBundleForTrustDomain(domain); err != nil {
+// jwtSVIDs admits the workloads that client certificates do. A source that does
+// not follow JWT keys cannot be made to by a reload.
+func jwtSVIDs(cfg identityConfig, source *workload.Source) (identity.Authenticator, error) {
+	if _, err := source.GetJWTBundleForTrustDomain(source.TrustDomain()); err != nil {
 		return nil, fmt.Errorf("identity.jwt_svid: %w", err)
 	}
-	return svid.JWTAuthenticator(svid.JWTConfig{Bundles: source, Audience: cfg.Audience, Authorize: workload.AuthorizeDomains(domain)})
+	admit, err := callers(source.TrustDomain(), cfg.Federation)
+	if err != nil {
+		return nil, err
+	}
+	return svid.JWTAuthenticator(svid.JWTConfig{Bundles: source, Audience: cfg.JWTSVID.Audience, Authorize: admit})
 }
 
 func apiKeys(cfg apiKeysConfig, logger *slog.Logger) (*apikey.Store, error) {
@@ -249,9 +257,11 @@ func (p *gatewayProcess) listen(cfg gatewayConfig, source *workload.Source, metr
 	}
 	tlsConfig := &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
 	if cfg.Listen.ClientSVID {
-		// A caller that proves any identity of our own trust domain gets in;
-		// what it may do, registrations and policy say.
-		tlsConfig = workload.OptionalClientConfig(certificate, source, workload.AuthorizeDomains(source.ID().TrustDomain()))
+		admit, err := callers(source.TrustDomain(), cfg.Identity.Federation)
+		if err != nil {
+			return err
+		}
+		tlsConfig = workload.OptionalClientConfig(certificate, source, admit)
 	}
 	tlsConfig.NextProtos = []string{"h2", "http/1.1"}
 	tcp, err := net.Listen("tcp", cfg.Listen.Address)
@@ -405,7 +415,12 @@ func (c relayConfig) relayEngine() relay.Engine {
 
 // buildRelay makes a relay from its configuration and binds its listeners.
 func buildRelay(ctx context.Context, cfg relayConfig, logger *slog.Logger) (*relayProcess, error) {
-	source, err := workload.NewSource(ctx, workload.SourceConfig{Socket: cfg.Identity.WorkloadSocket, Logger: logger})
+	sc, err := sourceConfig(cfg.Identity.WorkloadSocket, cfg.Identity.Federation)
+	if err != nil {
+		return nil, err
+	}
+	sc.Logger = logger
+	source, err := workload.NewSource(ctx, sc)
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,9 @@ func Authenticator(config Config) (identity.Authenticator, error) {
 
 func principal(chain []*x509.Certificate, bundles x509bundle.Source, now time.Time) (identity.Principal, error) {
 	id, err := workload.VerifyPeer(chain, bundles, x509.ExtKeyUsageClientAuth, now)
-	if errors.Is(err, workload.ErrExpired) { // our own has: who its authorities are cannot be told
+	// Our own SVID has expired, or a partner's endpoint is away: who the
+	// authorities are cannot be told.
+	if errors.Is(err, workload.ErrExpired) || errors.Is(err, workload.ErrStale) {
 		return identity.Principal{}, fmt.Errorf("client certificate: %w: %w", identity.ErrUnavailable, err)
 	}
 	if err != nil {

@@ -139,6 +139,9 @@ func (p Pattern) Matches(id spiffeid.ID) bool {
 	return true
 }
 
+// TrustDomain is that of the IDs which p matches.
+func (p Pattern) TrustDomain() spiffeid.TrustDomain { return p.domain }
+
 // String is the pattern as ParsePattern reads it.
 func (p Pattern) String() string {
 	if len(p.segments) == 0 {

@@ -51,6 +51,9 @@ type SourceConfig struct {
 	// JWTBundles also follows the keys of JWT-SVIDs. Not every Workload API
 	// that is not SPIRE's has them.
 	JWTBundles bool
+	// Federated are the foreign trust domains that are believed. What the
+	// Workload API says of others is not.
+	Federated []Federated
 	// Logger receives the Workload API client's complaints; nil discards them.
 	Logger *slog.Logger
 }
@@ -60,6 +63,8 @@ type SourceConfig struct {
 type Source struct {
 	x509 *workloadapi.X509Source
 	jwt  *workloadapi.JWTSource // nil unless asked for
+	own  spiffeid.TrustDomain
+	fed  *federations
 }
 
 // NewSource connects to the Workload API and returns once a first SVID is
@@ -86,9 +91,21 @@ func NewSource(ctx context.Context, config SourceConfig) (*Source, error) {
 		}
 		return nil, fmt.Errorf("workload API %s: %w", config.Socket, err)
 	}
-	if err := s.Ready(); err != nil {
+	svid, err := s.GetX509SVID()
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("workload API %s: %w", config.Socket, err), s.Close())
 	}
+	s.own = svid.ID.TrustDomain()
+	for _, f := range config.Federated {
+		if f.TrustDomain == s.own {
+			return nil, errors.Join(fmt.Errorf("federation with %s: that is our own trust domain", s.own), s.Close())
+		}
+	}
+	fed, err := newFederations(context.WithoutCancel(ctx), config.Federated, config.Logger)
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.fed = fed
 	return s, nil
 }
 
@@ -134,6 +151,9 @@ func (s *Source) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bund
 	if err := s.Ready(); err != nil {
 		return nil, err
 	}
+	if td != s.own {
+		return s.fed.x509(td, s.x509)
+	}
 	return s.x509.GetX509BundleForTrustDomain(td)
 }
 
@@ -145,6 +165,9 @@ func (s *Source) GetJWTBundleForTrustDomain(td spiffeid.TrustDomain) (*jwtbundle
 	}
 	if err := s.Ready(); err != nil {
 		return nil, err
+	}
+	if td != s.own {
+		return s.fed.jwt(td, s.jwt)
 	}
 	return s.jwt.GetJWTBundleForTrustDomain(td)
 }
@@ -175,8 +198,25 @@ func (s *Source) Remaining() time.Duration {
 	return max(0, time.Until(svid.Certificates[0].NotAfter))
 }
 
+// TrustDomain is the process's own. It does not change.
+func (s *Source) TrustDomain() spiffeid.TrustDomain { return s.own }
+
+// Federated reports whether identities of a foreign trust domain can be
+// verified at all.
+func (s *Source) Federated(td spiffeid.TrustDomain) bool {
+	_, err := s.fed.of(td)
+	return err == nil
+}
+
+// FederationAges says, by trust domain, how long ago the bundles of those with
+// an endpoint were fetched; of one that never was, how long that has been tried.
+func (s *Source) FederationAges() map[string]time.Duration { return s.fed.ages(time.Now()) }
+
 // Close ends the watch on the Workload API. The source then proves nothing.
 func (s *Source) Close() error {
+	if s.fed != nil {
+		s.fed.close()
+	}
 	if s.jwt == nil {
 		return s.x509.Close()
 	}

@@ -20,6 +20,11 @@ var domain = spiffeid.RequireTrustDomainFromString("example.org")
 
 func newAuthority(t *testing.T, ttl time.Duration) *workload.Authority {
 	t.Helper()
+	return newAuthorityOf(t, domain, ttl)
+}
+
+func newAuthorityOf(t *testing.T, domain spiffeid.TrustDomain, ttl time.Duration) *workload.Authority {
+	t.Helper()
 	// t.TempDir is too long for a socket's path.
 	dir, err := os.MkdirTemp("", "sp")
 	if err != nil {
@@ -43,11 +48,16 @@ func newAuthority(t *testing.T, ttl time.Duration) *workload.Authority {
 
 func newSource(t *testing.T, a *workload.Authority, path string) *workload.Source {
 	t.Helper()
-	addr, err := a.Socket(spiffeid.RequireFromPath(domain, path))
-	if err != nil {
+	return newSourceOf(t, a, spiffeid.RequireFromPath(domain, path), workload.SourceConfig{})
+}
+
+func newSourceOf(t *testing.T, a *workload.Authority, id spiffeid.ID, config workload.SourceConfig) *workload.Source {
+	t.Helper()
+	var err error
+	if config.Socket, err = a.Socket(id); err != nil {
 		t.Fatal(err)
 	}
-	source, err := workload.NewSource(t.Context(), workload.SourceConfig{Socket: addr})
+	source, err := workload.NewSource(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,6 +96,11 @@ func (r *Relay) metrics(w http.ResponseWriter, _ *http.Request) {
 	p.sample("", r.hub.eventLag().Seconds())
 	p.family("identity_remaining_seconds", "gauge")
 	p.sample("", r.cfg.Source.Remaining().Seconds())
+	p.family("identity_federation_age_seconds", "gauge")
+	ages := r.cfg.Source.FederationAges()
+	for _, td := range slices.Sorted(maps.Keys(ages)) {
+		p.sample(fmt.Sprintf("trust_domain=%q", td), ages[td].Seconds())
+	}
 	p.family("isolated_routes", "gauge")
 	routes := 0
 	if in := r.engineInfo(); in != nil {

@@ -58,7 +58,9 @@ func sourceOf(t testing.TB, a *workload.Authority, path string) *workload.Source
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := workload.NewSource(t.Context(), workload.SourceConfig{Socket: addr})
+	// The partner's endpoint is away, which must disturb nothing.
+	partner := workload.Federated{TrustDomain: spiffeid.RequireTrustDomainFromString("partner.example"), Endpoint: "https://127.0.0.1:1"}
+	s, err := workload.NewSource(t.Context(), workload.SourceConfig{Socket: addr, Federated: []workload.Federated{partner}})
 	if err != nil {
 		t.Fatal(err)
 	}
