@@ -17,7 +17,7 @@ import (
 // integer beyond 64 bits is ErrUnsupported. Invalid UTF-8 and lone surrogates
 // are errors.
 func FromJSON(data []byte) (Value, error) {
-	d := jsontext.NewDecoder(bytes.NewReader(data), jsontext.AllowDuplicateNames(true))
+	d := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
 	v, err := readJSON(d, 0)
 	if err != nil {
 		return nil, err
