@@ -29,7 +29,7 @@ func (x *exchange) where(ctx context.Context) error {
 		PromptTokens: x.tokens.count,
 		Affinity:     x.affinity(),
 		Strategy:     routing.Strategy(x.decision.Strategy),
-		Seed:         x.seed(),
+		Seed:         Seed(x.id, x.attempt),
 		MaxOutput:    x.maxOutput(),
 		Region:       x.decision.Prefer.Region,
 		Warm:         x.decision.Prefer.Warm,
@@ -50,14 +50,6 @@ func (x *exchange) where(ctx context.Context) error {
 // operation is the engine's route, as relays and tickets name it: not the
 // caller's where the request was translated.
 func (x *exchange) operation() string { return x.op.Method + " " + x.op.Engine }
-
-// seed decides near-ties. It follows from the decision id, which is in the
-// record, so that the choice can be recomputed; and the id is random, so that
-// a caller cannot choose its replica.
-func (x *exchange) seed() uint64 {
-	sum := sha256.Sum256([]byte(x.id))
-	return binary.LittleEndian.Uint64(sum[:8]) + uint64(x.attempt)
-}
 
 // affinity keeps a conversation together where residency cannot: a digest of
 // the namespace and the first user turn, not of the system prompt that many
@@ -81,13 +73,18 @@ func (x *exchange) affinity() [32]byte {
 
 // maxOutput is the most tokens the answer may have, or 0 where nobody said.
 func (x *exchange) maxOutput() int {
-	limit := int64(0)
-	for _, l := range []*int64{x.request.MaxTokens, x.decision.Limits.MaxOutputTokens} {
-		if l != nil && (limit == 0 || *l < limit) {
-			limit = *l
+	return leastOf(x.request.MaxTokens, x.decision.Limits.MaxOutputTokens)
+}
+
+// leastOf is the least of the limits that somebody set, or 0.
+func leastOf(limits ...*int64) int {
+	least := int64(0)
+	for _, l := range limits {
+		if l != nil && (least == 0 || *l < least) {
+			least = *l
 		}
 	}
-	return int(limit)
+	return int(least)
 }
 
 // list answers GET /v1/models with what this principal may use.

@@ -215,7 +215,11 @@ func (x *exchange) placement() *audit.Placement {
 	if x.reservation == nil {
 		return nil
 	}
-	p := x.reservation.Placement
+	return recordOf(x.reservation.Placement)
+}
+
+// recordOf writes a placement down, so that [Recompute] can make it again.
+func recordOf(p routing.Placement) *audit.Placement {
 	out := &audit.Placement{
 		Strategy: string(p.Strategy), Basis: string(p.Basis), BasisReason: string(p.BasisReason),
 		Pool: p.Pool, Replica: p.ID, Epoch: p.Epoch, Seed: p.Seed,

@@ -42,5 +42,7 @@
 // [Engine.Reload] swaps the whole snapshot or keeps the last good one. A bundle
 // activates only if its entry point exists, its own tests pass, its data is
 // well formed and unambiguous, and canary questions get well-formed answers. An
-// older revision is refused.
+// older revision is refused. With an archive ([Config]), every bundle is kept
+// under its digest before it becomes active, so that what it answered can be
+// asked again ([LoadArchived]).
 package policy

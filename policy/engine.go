@@ -28,6 +28,7 @@ type Config struct {
 	MinRevision   string        // the newest revision seen by an earlier process; older ones are refused
 	Pools         []string      // pools of the configuration; nil: see [Snapshot.CheckPools]
 	Timeout       time.Duration // of one evaluation; 0: DefaultTimeout
+	Archive       string        // directory that keeps every bundle that was active, by digest; empty: none
 	Logger        *slog.Logger  // nil: discard
 }
 
@@ -112,6 +113,11 @@ func (e *Engine) Reload(ctx context.Context, pools []string) (Activation, error)
 	next, err := e.load(ctx, before, pools)
 	if err != nil {
 		return Activation{}, fmt.Errorf("activate policy: %w", err)
+	}
+	if e.cfg.Archive != "" {
+		if err := errors.Join(next.save(e.cfg.Archive), next.shadow.save(e.cfg.Archive)); err != nil {
+			return Activation{}, fmt.Errorf("activate policy: %w", err)
+		}
 	}
 	e.active.Store(next)
 	a := activation(next, before, e.cfg.VerifyKeyFile != "")

@@ -2,6 +2,7 @@ package test
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
 // TestAProofNeedsNothingButTheKey proves a decision of a log that a gateway
@@ -139,4 +141,141 @@ func TestQueryFindsWhatTheDemoDid(t *testing.T) {
 			t.Errorf("%v: exit %d, want 2", args, code)
 		}
 	}
+}
+
+// explained is what `audit explain --json` says of one attempt.
+type explained struct {
+	Policy, Placement, Seed struct{ Result, Detail string }
+}
+
+func explain(t *testing.T, dir, id string, args ...string) (attempts []explained, code int) {
+	t.Helper()
+	out, code := sallyport(t, append([]string{"audit", "explain", dir, id, "--json"}, args...)...)
+	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		var e explained
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("audit explain: exit %d, %v: %s", code, err, out)
+		}
+		attempts = append(attempts, e)
+	}
+	return attempts, code
+}
+
+// TestDecisionsOfTheDemoFollowAgainFromItsLog makes each decision of the
+// demonstration again.
+func TestDecisionsOfTheDemoFollowAgainFromItsLog(t *testing.T) {
+	d := tour(t)
+	placed := 0
+	for _, name := range d.names {
+		s := d.steps[name]
+		if s.DecisionID == "-" {
+			continue
+		}
+		attempts, code := explain(t, d.summary.LogDir, s.DecisionID)
+		for _, a := range attempts {
+			if code != 0 || a.Policy.Result != "same" {
+				t.Errorf("%s: exit %d, %+v", name, code, a)
+			}
+			if a.Placement.Result == "same" && a.Seed.Result == "same" {
+				placed++
+			}
+		}
+	}
+	if placed < 6 {
+		t.Errorf("only %d placements came out again", placed)
+	}
+	out, code := sallyport(t, "audit", "explain", d.summary.LogDir, d.steps["rag-phi"].DecisionID)
+	for _, want := range []string{"ALLOWED", "restricted by detector", "tenant acme", "candidate", "the same again", "the first token"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("in words: exit %d, no %q in\n%s", code, want, out)
+		}
+	}
+}
+
+// TestWhatDoesNotFollowIsSaidSo changes decisions and makes them again.
+func TestWhatDoesNotFollowIsSaidSo(t *testing.T) {
+	d := tour(t)
+	id := d.steps["warm-chat"].DecisionID
+	policies := filepath.Join(d.summary.LogDir, "policy")
+	rewritten := func(change func(*audit.Record)) string {
+		return rewriteLog(t, d.summary.LogDir, func(r *audit.Record) {
+			if r.ID == id && r.Kind == audit.KindDecision {
+				change(r)
+			}
+		})
+	}
+	for _, c := range []struct {
+		claim string
+		dir   string
+		args  []string
+		code  int
+		of    func(explained) string
+		want  string
+	}{
+		{"nothing is changed", rewritten(func(*audit.Record) {}), []string{"--policies", policies}, 0, func(e explained) string { return e.Placement.Result }, "same"},
+		{"without the bundle nobody can tell", d.summary.LogDir, []string{"--policies", t.TempDir()}, 2, func(e explained) string { return e.Policy.Result }, "unknown"},
+		{
+			"another replica than the candidates give", rewritten(func(r *audit.Record) { r.Placement.Replica = r.Placement.Replica[:len(r.Placement.Replica)-1] + "9" }),
+			[]string{"--policies", policies},
+			1, func(e explained) string { return e.Placement.Result }, "different",
+		},
+		{
+			"another cost than its inputs give", rewritten(func(r *audit.Record) { r.Placement.Candidates[0].CostNS += 1 }),
+			[]string{"--policies", policies},
+			1, func(e explained) string { return e.Placement.Result }, "different",
+		},
+		{
+			"a candidate is gone", rewritten(func(r *audit.Record) { r.Placement.Candidates = r.Placement.Candidates[:1] }),
+			[]string{"--policies", policies},
+			2, func(e explained) string { return e.Placement.Result }, "unknown",
+		},
+		{
+			"a seed that was chosen", rewritten(func(r *audit.Record) { r.Placement.Seed++ }),
+			[]string{"--policies", policies},
+			1, func(e explained) string { return e.Seed.Result }, "different",
+		},
+		{"another answer than the policy gives", rewritten(func(r *audit.Record) {
+			r.Decision = bytes.Replace(r.Decision, []byte(`"general"`), []byte(`"restricted"`), 1)
+		}), []string{"--policies", policies}, 1, func(e explained) string { return e.Policy.Result }, "different"},
+		{"another caller than the policy was asked about", rewritten(func(r *audit.Record) {
+			r.Input = bytes.Replace(r.Input, []byte(`"acme"`), []byte(`"hooli"`), 1)
+		}), []string{"--policies", policies}, 1, func(e explained) string { return e.Policy.Result }, "different"},
+	} {
+		attempts, code := explain(t, c.dir, id, c.args...)
+		if code != c.code || c.of(attempts[0]) != c.want {
+			t.Errorf("%s: exit %d, %+v; want %d and %s", c.claim, code, attempts, c.code, c.want)
+		}
+	}
+}
+
+// rewriteLog makes a log of the same name, under another key, of records that
+// may be changed on the way.
+func rewriteLog(t *testing.T, from string, change func(*audit.Record)) string {
+	t.Helper()
+	skey, _, err := tlog.GenerateKey(trustDomain + "/gateway")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := tlog.ParseKey(skey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	log, err := tlog.Open(tlog.Config{Dir: dir, Key: key, Boot: audit.Gateway{SPIFFE: gatewayID}, SegmentBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range readLog(t, from) {
+		if r.Kind == audit.KindBoot || r.Kind == audit.KindSeal {
+			continue
+		}
+		change(r)
+		if _, err := log.Append(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }

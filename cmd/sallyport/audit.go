@@ -15,7 +15,7 @@ import (
 
 func auditCommand() *cobra.Command {
 	cmd := commandGroup("audit", "Verify and read an audit log")
-	cmd.AddCommand(auditVerifyCommand(), auditShowCommand(), auditQueryCommand(), auditProveCommand())
+	cmd.AddCommand(auditVerifyCommand(), auditShowCommand(), auditQueryCommand(), auditProveCommand(), auditExplainCommand())
 	return cmd
 }
 

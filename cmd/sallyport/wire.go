@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -108,6 +109,7 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 
 	// What callers may: policy, never older than what the log has seen.
 	pc := policyConfigOf(cfg, logger)
+	pc.Archive = policyArchive(cfg.Audit.Dir)
 	if pc.MinRevision, err = lastRevision(cfg.Audit.Dir); err != nil {
 		return nil, err
 	}
@@ -309,6 +311,9 @@ func policyConfigOf(cfg gatewayConfig, logger *slog.Logger) policy.Config {
 		Production: cfg.Environment == "production", Pools: poolNames(cfg), Timeout: cfg.Policy.Timeout, Logger: logger,
 	}
 }
+
+// policyArchive is where a log keeps the policies that its records name.
+func policyArchive(logDir string) string { return filepath.Join(logDir, "policy") }
 
 func fleetConfig(targets []fleet.Target, source *workload.Source, vkey string, logger *slog.Logger) fleet.Config {
 	var key [16]byte
