@@ -161,5 +161,8 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 	if f.Status == http.StatusTooManyRequests || f.Status == http.StatusServiceUnavailable {
 		x.w.Header().Set("Retry-After", seconds(x.wait))
 	}
+	if f.Status == http.StatusUnauthorized {
+		x.live.oauth.challenge(x.w.Header(), x.r, err)
+	}
 	wire.WriteError(x.w, x.op.Shape, f.Status, f.Type, f.Code, f.Message, f.Param)
 }

@@ -100,6 +100,8 @@ var faults = []struct {
 	{identity.ErrNoCredential, unproven("no_credential", "no_credential", "No credential was given.")},
 	{identity.ErrAmbiguous, unproven("bad_credential", "ambiguous_credential", "The credentials given cannot be used together.")},
 	{identity.ErrUnavailable, notReady("credential_uncheckable", "The credential cannot be checked now.")},
+	{identity.ErrNonce, unproven("use_dpop_nonce", "dpop_nonce", "The DPoP proof needs the nonce in the DPoP-Nonce header.")},
+	{identity.ErrProof, unproven("bad_credential", "dpop_proof", "The credential was not accepted.")},
 	{identity.ErrBadCredential, unproven("bad_credential", "bad_credential", "The credential was not accepted.")},
 	{errNotRegistered, denied("not_registered")},
 	{errExpired, unproven("bad_credential", "credential_expired", "The credential has expired.")},

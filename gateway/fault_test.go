@@ -19,6 +19,7 @@ var contract = map[string]struct {
 }{
 	"no_credential":          {401, typeAuthentication},
 	"bad_credential":         {401, typeAuthentication},
+	"use_dpop_nonce":         {401, typeAuthentication},
 	"not_found":              {404, typeInvalid},
 	"method_not_allowed":     {405, typeInvalid},
 	"malformed_json":         {400, typeInvalid},

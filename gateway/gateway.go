@@ -69,11 +69,14 @@ type Live struct {
 	Identity identity.Chain            // TenantOf is filled in for each request
 	Prompts  map[string]*prompt.Memory // by served name; a model without one is estimated
 	Limits   wire.Limits
+	Resource Resource // what OAuth clients are told
 
 	// InflightBytes bounds the bodies of all requests together. What a request
 	// takes in memory is some six times its body, and up to fifteen while its
 	// prompt is counted. 0 means 512 MiB.
 	InflightBytes int64
+
+	oauth *oauth // Resource, made ready
 }
 
 func (l Live) check() (*Live, error) {
@@ -89,7 +92,9 @@ func (l Live) check() (*Live, error) {
 	if l.InflightBytes < int64(l.Limits.BodyBytes) {
 		return nil, errors.New("gateway: a single body may be larger than all bodies in flight together")
 	}
-	return &l, nil
+	var err error
+	l.oauth, err = l.Resource.ready()
+	return &l, err
 }
 
 // Gateway is the ingress. It is safe for concurrent use.
@@ -166,8 +171,8 @@ func (g *Gateway) Swap(l Live) error {
 	return nil
 }
 
-// Handler serves the public routes: those of [wire.Operations], matched exactly,
-// and nothing else. Paths are not cleaned, so an encoded slash, a doubled one or
+// Handler serves the public routes: those of [wire.Operations] and the metadata
+// of the [Resource], matched exactly, and nothing else. Paths are not cleaned, so an encoded slash, a doubled one or
 // a trailing one is another route, which does not exist.
 func (g *Gateway) Handler() http.Handler {
 	r := chi.NewRouter()
@@ -180,12 +185,20 @@ func (g *Gateway) Handler() http.Handler {
 			g.serve(w, req, op)
 		})
 	}
+	r.MethodFunc(http.MethodGet, metadataPath, g.metadata)
 	r.NotFound(func(w http.ResponseWriter, req *http.Request) { g.nowhere(w, req, errNotFound) })
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
 		for _, op := range wire.Operations() {
 			if op.Path == req.URL.Path {
 				w.Header().Add("Allow", op.Method)
 			}
+		}
+		if req.URL.Path == metadataPath {
+			if g.live.Load().oauth.document == nil {
+				g.nowhere(w, req, errNotFound)
+				return
+			}
+			w.Header().Add("Allow", http.MethodGet)
 		}
 		g.nowhere(w, req, errMethodNotAllowed)
 	})
@@ -204,7 +217,7 @@ func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, shape wire.Sh
 	f := faultOf(err)
 	g.cfg.Denials.Count(source(r), f.Code)
 	if f.Status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="sallyport"`)
+		g.live.Load().oauth.challenge(w.Header(), r, err)
 	}
 	wire.WriteError(w, shape, f.Status, f.Type, f.Code, f.Message, f.Param)
 }

@@ -21,6 +21,7 @@ func (x *exchange) who(ctx context.Context) error {
 	}
 	x.principal = p
 	x.w.Header().Set("Sallyport-Decision-Id", x.id)
+	x.live.oauth.offerNonce(x.w.Header(), x.r)
 	return x.resolve()
 }
 
@@ -31,7 +32,7 @@ func (x *exchange) who(ctx context.Context) error {
 func (x *exchange) reauthenticate(ctx context.Context) error {
 	chain := x.g.live.Load().Identity
 	chain.TenantOf = x.tenantOf
-	p, err := chain.Authenticate(ctx, x.r)
+	p, err := chain.Again(ctx, x.r, x.principal)
 	switch was := x.principal; {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errWithdrawn, err)

@@ -22,6 +22,13 @@ var (
 	// ErrUnavailable says that a credential could not be judged, because the
 	// keys to judge it by cannot be had. It says nothing about the credential.
 	ErrUnavailable = errors.New("credential cannot be checked now")
+	// ErrProof says that a DPoP proof does not hold, whatever the token. It is a
+	// kind of ErrBadCredential.
+	ErrProof = fmt.Errorf("%w: proof of possession", ErrBadCredential)
+	// ErrNonce says that a DPoP proof holds but for its nonce, which is missing
+	// or old: the client may try again with a fresh one. It is a kind of
+	// ErrBadCredential.
+	ErrNonce = fmt.Errorf("%w: proof without a fresh nonce", ErrBadCredential)
 )
 
 // Authenticator finds one kind of credential in a request and says whose it is.
@@ -38,6 +45,8 @@ type Chain struct {
 	// Request are the methods for what the request itself carries; the first
 	// that finds its own kind decides.
 	Request []Authenticator
+	// Proofs judges DPoP proofs. nil where they are not taken.
+	Proofs Proofs
 	// TenantOf names the tenant that a registration assigns to a principal
 	// known by its SPIFFE ID alone, or "". It is asked only where a client
 	// certificate and a token come together.
@@ -48,12 +57,28 @@ type Chain struct {
 // package's. Where both the connection and the request prove somebody, both
 // must be of one tenant; the principal is then the request's, with the
 // connection's Workload, for as long as both last.
+//
+// A token that is bound to a key counts only with proof that the caller holds
+// that key, and a proof only with a token that is bound to its key.
 func (c Chain) Authenticate(ctx context.Context, r *http.Request) (Principal, error) {
+	return c.authenticate(ctx, r, c.prove)
+}
+
+// Again asks once more, later, who a request is from that was was found to be
+// the caller of. A DPoP proof is not asked for again: it was good for one
+// request, and this is that request.
+func (c Chain) Again(ctx context.Context, r *http.Request, was Principal) (Principal, error) {
+	return c.authenticate(ctx, r, func(*http.Request, Token) (Proof, error) {
+		return Proof{Key: was.Bound.Key, Spend: func(context.Context) error { return nil }}, nil
+	})
+}
+
+func (c Chain) authenticate(ctx context.Context, r *http.Request, prove func(*http.Request, Token) (Proof, error)) (Principal, error) {
 	connection, onConnection, err := try(ctx, r, c.Connection)
 	if err != nil {
 		return Principal{}, err
 	}
-	request, inRequest, err := c.fromRequest(ctx, r)
+	request, inRequest, err := c.fromRequest(ctx, r, prove)
 	if err != nil {
 		return Principal{}, err
 	}
@@ -68,15 +93,27 @@ func (c Chain) Authenticate(ctx context.Context, r *http.Request) (Principal, er
 	return Principal{}, ErrNoCredential
 }
 
-func (c Chain) fromRequest(ctx context.Context, r *http.Request) (p Principal, found bool, err error) {
-	if _, err := PresentedToken(r); errors.Is(err, ErrNoCredential) {
+func (c Chain) fromRequest(ctx context.Context, r *http.Request, prove func(*http.Request, Token) (Proof, error)) (p Principal, found bool, err error) {
+	token, err := PresentedToken(r)
+	if errors.Is(err, ErrNoCredential) {
 		return Principal{}, false, nil
 	} else if err != nil {
 		return Principal{}, false, err
 	}
+	// The proof comes first, and what is said of it does not depend on the
+	// token: whoever stole a token must not learn here whether it is good.
+	var proof Proof
+	if token.Scheme == DPoP {
+		if proof, err = prove(r, token); err != nil {
+			return Principal{}, false, err
+		}
+	}
 	for _, method := range c.Request {
-		if p, found, err = try(ctx, r, method); found || err != nil {
-			return p, found, err
+		if p, found, err = try(ctx, r, method); err != nil {
+			return Principal{}, false, err
+		} else if found {
+			p, err = possess(ctx, r, p, token.Scheme, proof)
+			return p, err == nil, err
 		}
 	}
 	return Principal{}, false, fmt.Errorf("%w: of a kind that is not accepted here", ErrBadCredential)

@@ -27,46 +27,42 @@ const (
 type Token struct {
 	Scheme Scheme
 	Value  string
+	// Proof is the DPoP proof that came with it, or "". A DPoP token has one.
+	Proof string
 }
 
-// maxTokenBytes bounds a token before anything looks into it.
-const maxTokenBytes = 16 << 10
+// Bounds of what is taken from a header before anything looks into it.
+const (
+	maxTokenBytes = 16 << 10
+	maxProofBytes = 8 << 10
+)
 
 // PresentedToken returns the one token that a request presents, or
 // [ErrNoCredential]. The same token in Authorization and x-api-key is one
 // token; two different ones, or two headers of a name, are [ErrAmbiguous]. One
-// that is malformed, of another scheme or in the URL is [ErrBadCredential].
+// that is malformed, of another scheme or in the URL is [ErrBadCredential], and
+// so is a DPoP token without its proof or a bearer token with one.
 func PresentedToken(r *http.Request) (Token, error) {
 	if name := credentialInURL(r); name != "" {
 		return Token{}, fmt.Errorf("%w: %s in the URL, where logs would keep it", ErrBadCredential, name)
 	}
-	authorization, err := single(r.Header, authorizationHeader)
-	if err != nil {
+	var found presented
+	if err := found.collect(r.Header); err != nil {
 		return Token{}, err
 	}
-	apiKey, err := single(r.Header, apiKeyHeader)
-	if err != nil {
+	token, err := found.token()
+	switch {
+	case err != nil:
 		return Token{}, err
-	}
-	if _, err := single(r.Header, dpopHeader); err != nil {
-		return Token{}, err
-	}
-	var token Token
-	if authorization != nil {
-		if token, err = parseAuthorization(*authorization); err != nil {
-			return Token{}, err
-		}
-	}
-	if apiKey != nil {
-		if !isToken(*apiKey) {
-			return Token{}, fmt.Errorf("%w: malformed x-api-key header", ErrBadCredential)
-		}
-		if authorization != nil && token.Value != *apiKey {
-			return Token{}, fmt.Errorf("%w: different ones in authorization and x-api-key", ErrAmbiguous)
-		}
-		if authorization == nil {
-			token = Token{Bearer, *apiKey}
-		}
+	case found.dpop == nil && token.Scheme == DPoP:
+		return Token{}, fmt.Errorf("%w: there is none beside a DPoP token", ErrProof)
+	case found.dpop == nil:
+	case token.Scheme == Bearer:
+		return Token{}, fmt.Errorf("%w: a bearer token is not what it belongs to", ErrProof)
+	case len(*found.dpop) > maxProofBytes || !isToken(*found.dpop):
+		return Token{}, fmt.Errorf("%w: malformed header", ErrProof)
+	default:
+		token.Proof = *found.dpop
 	}
 	if token.Value == "" {
 		return Token{}, ErrNoCredential
@@ -74,29 +70,64 @@ func PresentedToken(r *http.Request) (Token, error) {
 	return token, nil
 }
 
-// single is the one value of a header, nil where there is none. Names are
-// compared as upstreams compare them: case and '_' for '-' make no difference.
-func single(h http.Header, name string) (*string, error) {
-	var found *string
+// presented are the headers that carry a credential; nil where there is none.
+type presented struct{ authorization, apiKey, dpop *string }
+
+// collect finds each header at most once. Names are compared as upstreams
+// compare them: case and '_' for '-' make no difference.
+func (p *presented) collect(h http.Header) error {
 	for key, values := range h {
-		if normal(key) != normal(name) {
+		place := p.place(key)
+		if place == nil {
 			continue
 		}
 		for i := range values {
-			if found != nil {
-				return nil, fmt.Errorf("%w: more than one %s header", ErrAmbiguous, strings.ToLower(name))
+			if *place != nil {
+				return fmt.Errorf("%w: more than one %s header", ErrAmbiguous, normal(key))
 			}
-			found = &values[i]
+			*place = &values[i]
 		}
 	}
-	return found, nil
+	return nil
+}
+
+func (p *presented) place(key string) **string {
+	switch {
+	case spells(key, authorizationHeader):
+		return &p.authorization
+	case spells(key, apiKeyHeader):
+		return &p.apiKey
+	case spells(key, dpopHeader):
+		return &p.dpop
+	}
+	return nil
+}
+
+func (p *presented) token() (token Token, err error) {
+	if p.authorization != nil {
+		if token, err = parseAuthorization(*p.authorization); err != nil {
+			return Token{}, err
+		}
+	}
+	if p.apiKey == nil {
+		return token, nil
+	}
+	switch {
+	case !isToken(*p.apiKey):
+		return Token{}, fmt.Errorf("%w: malformed x-api-key header", ErrBadCredential)
+	case p.authorization != nil && token.Value != *p.apiKey:
+		return Token{}, fmt.Errorf("%w: different ones in authorization and x-api-key", ErrAmbiguous)
+	case p.authorization == nil:
+		token = Token{Scheme: Bearer, Value: *p.apiKey}
+	}
+	return token, nil
 }
 
 func parseAuthorization(value string) (Token, error) {
 	scheme, credential, _ := strings.Cut(value, " ")
 	for _, known := range []Scheme{Bearer, DPoP} {
 		if strings.EqualFold(scheme, string(known)) && isToken(credential) {
-			return Token{known, credential}, nil
+			return Token{Scheme: known, Value: credential}, nil
 		}
 	}
 	return Token{}, fmt.Errorf("%w: authorization header is not one bearer token", ErrBadCredential)
@@ -138,4 +169,21 @@ func credentialInURL(r *http.Request) string {
 // X_Tenant, x-tenant and X-Tenant are one.
 func normal(name string) string {
 	return strings.ReplaceAll(strings.ToLower(name), "_", "-")
+}
+
+// spells reports whether key is the canonical name in some spelling of [normal].
+func spells(key, name string) bool {
+	if len(key) != len(name) {
+		return false
+	}
+	for i := range len(key) {
+		a, b := key[i], name[i]
+		if a == '_' {
+			a = '-'
+		}
+		if a != b && (a|0x20 != b|0x20 || a|0x20 < 'a' || a|0x20 > 'z') {
+			return false
+		}
+	}
+	return true
 }

@@ -48,6 +48,7 @@ type Principal struct {
 	ClientID    string // OAuth client, where the token names one
 	Label       string // sensitivity that the issuer put into a signed claim, or empty
 	Fingerprint string // hex SHA-256 of the credential's public part, for records
+	Bound       Binding
 	Expires     time.Time
 }
 

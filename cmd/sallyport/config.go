@@ -44,6 +44,9 @@ type listenConfig struct {
 	CertFile   string `yaml:"cert_file"`
 	KeyFile    string `yaml:"key_file"`
 	ClientSVID bool   `yaml:"client_svid"` // callers may prove an X.509-SVID
+	// ClientBinding lets callers show any certificate, for access tokens that are
+	// bound to one (RFC 8705). One that is no SVID names nobody.
+	ClientBinding bool `yaml:"client_binding"`
 }
 
 type adminConfig struct {
@@ -53,6 +56,8 @@ type adminConfig struct {
 type identityConfig struct {
 	WorkloadSocket string             `yaml:"workload_socket"`
 	Issuers        []oidc.Config      `yaml:"issuers"`
+	Resource       resourceConfig     `yaml:"resource"`
+	DPoP           dpopConfig         `yaml:"dpop"`
 	JWTSVID        jwtSVIDConfig      `yaml:"jwt_svid"`
 	APIKeys        apiKeysConfig      `yaml:"api_keys"`
 	Federation     []federationConfig `yaml:"federation"`
@@ -268,7 +273,9 @@ func (c *gatewayConfig) check(k checker) {
 		k.file("identity.api_keys.file", keys.File)
 		k.file("identity.api_keys.pepper_file", keys.PepperFile)
 	}
+	c.checkResource(k)
 	for i, issuer := range c.Identity.Issuers {
+		c.checkBound(k, fmt.Sprintf("identity.issuers[%d].sender_constraint", i), issuer.SenderConstraint)
 		k.issuer(fmt.Sprintf("identity.issuers[%d]", i), issuer)
 	}
 	if c.Identity.SecretFile != "" {

@@ -118,7 +118,7 @@ func (p *gatewayProcess) apply(ctx context.Context, next gatewayConfig) (*policy
 	if err != nil {
 		return nil, err
 	}
-	live, err := buildLive(context.WithoutCancel(ctx), next, p.source, p.logger)
+	live, err := p.buildLive(context.WithoutCancel(ctx), next)
 	if err != nil {
 		return nil, err
 	}

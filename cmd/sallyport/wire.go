@@ -28,6 +28,7 @@ import (
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/identity/apikey"
+	"github.com/sallyport-ai/sallyport/identity/dpop"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 	"github.com/sallyport-ai/sallyport/identity/svid"
 	"github.com/sallyport-ai/sallyport/identity/workload"
@@ -47,6 +48,7 @@ type gatewayProcess struct {
 	doubts   *doubts
 	source   *workload.Source
 	upstream *upstream.Client
+	proofs   *dpop.Verifier // nil: DPoP is not taken
 	live     atomic.Pointer[live]
 	cfg      gatewayConfig  // as applied last; owned by follow once run has begun
 	found    []fleet.Target // as applied last, likewise
@@ -152,7 +154,10 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 		return nil, err
 	}
 	// Who may call, and all else that can change while serving.
-	first, err := buildLive(ctx, cfg, source, logger)
+	if p.proofs, err = dpopProofs(cfg, secret); err != nil {
+		return nil, err
+	}
+	first, err := p.buildLive(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -184,11 +189,15 @@ type live struct {
 
 // buildLive makes the part of a gateway that can change while it serves. A new
 // kind of credential is one line here.
-func buildLive(ctx context.Context, cfg gatewayConfig, source *workload.Source, logger *slog.Logger) (*live, error) {
+func (p *gatewayProcess) buildLive(ctx context.Context, cfg gatewayConfig) (*live, error) {
+	source, logger := p.source, p.logger
 	var chain identity.Chain
 	var err error
+	if p.proofs != nil {
+		chain.Proofs = p.proofs.Judge
+	}
 	if cfg.Listen.ClientSVID {
-		if chain.Connection, err = svid.Authenticator(svid.Config{Bundles: source}); err != nil {
+		if chain.Connection, err = svid.Authenticator(svid.Config{Bundles: source, Foreign: cfg.Listen.ClientBinding}); err != nil {
 			return nil, err
 		}
 	}
@@ -222,7 +231,8 @@ func buildLive(ctx context.Context, cfg gatewayConfig, source *workload.Source, 
 	return &live{
 		Live: gateway.Live{
 			Self: selfOf(cfg, source), Identity: chain, Prompts: prompts,
-			Limits: wire.Limits{BodyBytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth},
+			Resource: resourceOf(cfg, p.proofs),
+			Limits:   wire.Limits{BodyBytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth},
 
 			InflightBytes: int64(cfg.Limits.InflightBytes),
 		},
@@ -258,12 +268,19 @@ func (p *gatewayProcess) listen(cfg gatewayConfig, source *workload.Source, metr
 		return err
 	}
 	tlsConfig := &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
+	var admit workload.Authorizer
 	if cfg.Listen.ClientSVID {
-		admit, err := callers(source.TrustDomain(), cfg.Identity.Federation)
-		if err != nil {
+		if admit, err = callers(source.TrustDomain(), cfg.Identity.Federation); err != nil {
 			return err
 		}
+	}
+	switch {
+	case cfg.Listen.ClientSVID && cfg.Listen.ClientBinding:
+		tlsConfig = workload.AnyClientConfig(certificate, source, admit)
+	case cfg.Listen.ClientSVID:
 		tlsConfig = workload.OptionalClientConfig(certificate, source, admit)
+	case cfg.Listen.ClientBinding:
+		tlsConfig = workload.AnyClientConfig(certificate, nil, nil)
 	}
 	tlsConfig.NextProtos = []string{"h2", "http/1.1"}
 	tcp, err := net.Listen("tcp", cfg.Listen.Address)

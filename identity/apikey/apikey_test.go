@@ -125,7 +125,7 @@ func TestKeysThatDoNotHoldLookAlike(t *testing.T) {
 		{"a key with more", bearer(text + "0")},
 		{"another ID", bearer(text[:3] + next(text[3:4]) + text[4:])},
 		{"the prefix alone", bearer("sp_")},
-		{"another scheme", with("Authorization", "DPoP "+text)},
+		{"another scheme", withProof("DPoP " + text)},
 	} {
 		p, err := s.Authenticate(t.Context(), c.request)
 		if !errors.Is(err, identity.ErrBadCredential) || err.Error() != "API key: bad credential" || !p.IsZero() {
@@ -482,4 +482,11 @@ func fill(tb testing.TB, b *box, n int) (secrets []string) {
 		tb.Fatal(err)
 	}
 	return secrets
+}
+
+// withProof is a request as DPoP makes it.
+func withProof(authorization string) *http.Request {
+	r := with("Authorization", authorization)
+	r.Header.Set("DPoP", "a.b.c")
+	return r
 }

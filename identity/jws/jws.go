@@ -1,6 +1,6 @@
-// Package jws reads signed JWTs strictly and verifies nothing.
+// Package jws reads signed JWTs strictly.
 //
-// Start at [Parse]. A JWT library's options leave much open, so whoever
+// Start at [Parse], and [Token.Verify] for the signature. A JWT library's options leave much open, so whoever
 // verifies a token reads it here first: what is merely odd is refused before
 // anything looks at a key, and what is accepted every reader reads alike. That
 // rules out repeated and differently spelt names, header parameters that point
@@ -12,7 +12,7 @@ package jws
 
 import (
 	"bytes"
-	"encoding/base64"
+	"crypto"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/sallyport-ai/sallyport/identity"
 )
@@ -39,7 +40,8 @@ type Token struct {
 	// Signed is header.payload, what the signature covers.
 	Signed string
 
-	payload []byte
+	payload   []byte
+	signature []byte
 }
 
 // Header is a JOSE header.
@@ -53,42 +55,102 @@ type Header struct {
 // signed, say that something must be understood, or belong to encryption and
 // nesting. Others are ignored, as RFC 7515 §4 asks.
 var forbidden = []string{
-	"jku", "jwk", "x5u", "x5c", "crit", "b64", "cty", "zip",
+	"jku", jwkParameter, "x5u", "x5c", "crit", "b64", "cty", "zip",
 	"enc", "epk", "apu", "apv", "p2s", "p2c", "iv", "tag",
 }
+
+// jwkParameter carries the signer's key. Only a proof of its possession has it.
+const jwkParameter = "jwk"
 
 var headerNames = append([]string{"alg", "kid", "typ"}, forbidden...)
 
 // Parse reads a JWT. It must have a signature and name its key.
 func Parse(text string) (*Token, error) {
-	if len(text) > maxTokenBytes {
-		return nil, fmt.Errorf("longer than %d bytes", maxTokenBytes)
-	}
-	parts := strings.Split(text, ".")
-	if len(parts) != 3 || parts[2] == "" {
-		return nil, errors.New("not three parts: no signed JWT")
-	}
-	t := &Token{Signed: text[:len(text)-len(parts[2])-1]}
-
-	raw, names, err := object(parts[0])
-	if err == nil {
-		err = decode(raw, names, headerNames, &t.Header)
-	}
+	t, names, err := read(text)
 	if err != nil {
-		return nil, fmt.Errorf("header: %w", err)
+		return nil, err
 	}
-	for _, name := range forbidden {
-		if _, ok := names[name]; ok {
-			return nil, fmt.Errorf("header: parameter %q is not accepted", name)
-		}
+	if _, ok := names[jwkParameter]; ok {
+		return nil, notAccepted(jwkParameter)
 	}
 	if !identity.IsIdentifier(t.Header.KeyID) {
 		return nil, errors.New("header: kid is missing or odd")
 	}
-	if t.payload, t.Members, err = object(parts[1]); err != nil {
-		return nil, fmt.Errorf("claims: %w", err)
-	}
 	return t, nil
+}
+
+// ParseProof reads a JWT that carries the public key of its signer, as a DPoP
+// proof does (RFC 9449 §4.2). The key has been read but proves nothing yet.
+func ParseProof(text string) (*Token, *JWK, error) {
+	t, names, err := read(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	raw, ok := names[jwkParameter]
+	if !ok {
+		return nil, nil, errors.New("header: no key in it")
+	}
+	var members map[string]jsontext.Value
+	if err := json.Unmarshal(raw, &members); err != nil || members == nil {
+		return nil, nil, errors.New("header: jwk is not an object")
+	}
+	var key JWK
+	if err := decode(raw, members, jwkNames, &key); err != nil {
+		return nil, nil, fmt.Errorf("header: jwk: %w", err)
+	}
+	return t, &key, nil
+}
+
+// read takes a JWT apart, and returns the members of its header too.
+func read(text string) (*Token, map[string]jsontext.Value, error) {
+	if len(text) > maxTokenBytes {
+		return nil, nil, fmt.Errorf("longer than %d bytes", maxTokenBytes)
+	}
+	head, rest, _ := strings.Cut(text, ".")
+	body, signature, ok := strings.Cut(rest, ".")
+	if !ok || signature == "" || strings.Contains(signature, ".") {
+		return nil, nil, errors.New("not three parts: no signed JWT")
+	}
+	t := &Token{Signed: text[:len(head)+1+len(body)]}
+	var err error
+	if t.signature, err = unbase64(signature); err != nil {
+		return nil, nil, fmt.Errorf("signature: %w", err)
+	}
+	raw, names, err := object(head)
+	if err == nil {
+		err = decode(raw, names, headerNames, &t.Header)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("header: %w", err)
+	}
+	for _, name := range forbidden {
+		if _, ok := names[name]; ok && name != jwkParameter {
+			return nil, nil, notAccepted(name)
+		}
+	}
+	if t.payload, t.Members, err = object(body); err != nil {
+		return nil, nil, fmt.Errorf("claims: %w", err)
+	}
+	return t, names, nil
+}
+
+func notAccepted(name string) error { return fmt.Errorf("header: parameter %q is not accepted", name) }
+
+// ErrSignature says that a signature does not hold.
+var ErrSignature = errors.New("signature is invalid")
+
+// Verify checks the signature by the key, which must be one for the token's
+// algorithm. Which algorithms and keys may be used is for the caller to say
+// before.
+func (t *Token) Verify(public crypto.PublicKey) error {
+	if !Fits(public, t.Header.Algorithm) {
+		return errors.New("the key is not one for the token's algorithm")
+	}
+	method := jwt.GetSigningMethod(t.Header.Algorithm)
+	if method == nil || method.Verify(t.Signed, t.signature, public) != nil {
+		return ErrSignature
+	}
+	return nil
 }
 
 // Claims decodes the claims into the struct that into points to. The names
@@ -104,9 +166,9 @@ func (t *Token) Claims(into any, names []string) error {
 
 // object decodes one base64url part and returns its text and members.
 func object(part string) ([]byte, map[string]jsontext.Value, error) {
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(part)
-	if err != nil || strings.ContainsAny(part, "\r\n") {
-		return nil, nil, errors.New("not base64url")
+	raw, err := unbase64(part)
+	if err != nil {
+		return nil, nil, err
 	}
 	if err := scan(raw); err != nil {
 		return nil, nil, err
@@ -116,6 +178,15 @@ func object(part string) ([]byte, map[string]jsontext.Value, error) {
 		return nil, nil, errors.New("not a JSON object")
 	}
 	return raw, members, nil
+}
+
+// unbase64 takes the one spelling that its bytes have.
+func unbase64(part string) ([]byte, error) {
+	raw, err := bytesOf(part)
+	if err != nil || strings.ContainsAny(part, "\r\n") {
+		return nil, errors.New("not base64url")
+	}
+	return raw, nil
 }
 
 func decode(raw []byte, members map[string]jsontext.Value, names []string, into any) error {

@@ -59,6 +59,11 @@ type Config struct {
 	// MaxLifetime bounds exp - iat; zero is one hour, more than 24 h is an
 	// error.
 	MaxLifetime time.Duration `yaml:"max_lifetime"`
+	// SenderConstraint is what a token must be bound to: none, mtls (a client
+	// certificate, RFC 8705), dpop (a key that signs proofs, RFC 9449) or any of
+	// the two. Empty is none. A token that is bound is never a bearer token,
+	// whatever this says.
+	SenderConstraint string `yaml:"sender_constraint"`
 }
 
 // Options are what all issuers share. The zero value is usable.
@@ -78,6 +83,15 @@ const (
 
 // supported are the asymmetric algorithms that a Config may pin.
 var supported = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+
+// The values of SenderConstraint.
+const (
+	boundToCertificate = "mtls"
+	boundToKey         = "dpop"
+	boundToEither      = "any"
+)
+
+var constraints = []string{"", "none", boundToCertificate, boundToKey, boundToEither}
 
 // Verifier verifies tokens of the issuers it was made for. It is safe for
 // concurrent use.
@@ -188,6 +202,9 @@ func (c Config) Check() error {
 			problems = append(problems, fmt.Errorf("jwks_url: %w", err))
 		}
 	}
+	if !slices.Contains(constraints, c.SenderConstraint) {
+		problems = append(problems, fmt.Errorf("sender_constraint: %q is not one of none, mtls, dpop, any", c.SenderConstraint))
+	}
 	if c.MaxLifetime < 0 || c.MaxLifetime > longestMaxLifetime {
 		problems = append(problems, fmt.Errorf("max_lifetime: %v is not between 0 and %v", c.MaxLifetime, longestMaxLifetime))
 	}
@@ -248,8 +265,9 @@ func (v *Verifier) KeyAge() map[string]time.Duration {
 	return ages
 }
 
-// Authenticate is the identity.Authenticator for bearer tokens that are JWTs.
-// A token of another shape is left to other methods.
+// Authenticate is the identity.Authenticator for tokens that are JWTs. A token of
+// another shape is left to other methods. Whether the caller holds the keys that
+// a token is bound to is for identity.Chain to find out.
 func (v *Verifier) Authenticate(ctx context.Context, r *http.Request) (identity.Principal, error) {
 	token, err := identity.PresentedToken(r)
 	if err != nil {
@@ -258,13 +276,10 @@ func (v *Verifier) Authenticate(ctx context.Context, r *http.Request) (identity.
 	if strings.Count(token.Value, ".") < 2 {
 		return identity.Principal{}, identity.ErrNoCredential
 	}
-	if token.Scheme != identity.Bearer {
-		return identity.Principal{}, fmt.Errorf("access token: %w: sender-constrained tokens are not accepted", identity.ErrBadCredential)
-	}
 	return v.Verify(ctx, token.Value)
 }
 
-// Verify returns whose a bearer token is. Its errors wrap
+// Verify returns whose a token is, and what it is bound to. Its errors wrap
 // [identity.ErrBadCredential], or [identity.ErrUnavailable] where the issuer's
 // keys cannot be had.
 func (v *Verifier) Verify(ctx context.Context, token string) (identity.Principal, error) {
@@ -326,16 +341,35 @@ func (i *issuer) admits(t *token) error {
 		return fmt.Errorf("it lives longer than %v", i.config.MaxLifetime)
 	case c.Expires.Sub(i.clock()) > i.config.MaxLifetime+leeway:
 		return fmt.Errorf("it ends further ahead than %v", i.config.MaxLifetime)
-	case len(c.Confirmation) > 0:
-		return errors.New("it is bound to a key and must not be used as a bearer token")
 	case c.Type == "ID" || c.Type == "Refresh" || c.AccessTokenHash != "":
 		return errors.New("it is an ID or refresh token")
 	case c.AuthorizedParty != "" && c.ClientID != "" && c.AuthorizedParty != c.ClientID:
 		return errors.New("azp and client_id name different clients")
+	case !i.boundAsRequired(c):
+		return fmt.Errorf("it is not bound as sender_constraint %q asks", i.config.SenderConstraint)
 	case len(i.config.Clients) > 0 && !slices.Contains(i.config.Clients, c.client()):
 		return errors.New("its client is not one of ours")
 	}
 	return nil
+}
+
+// boundAsRequired holds a token's binding against the issuer's constraint.
+func (i *issuer) boundAsRequired(c *claims) bool {
+	var bound binding
+	if c.Confirmation != nil {
+		bound = *c.Confirmation
+	}
+	switch i.config.SenderConstraint {
+	case "", "none":
+		return true
+	case boundToCertificate:
+		return bound.Certificate != ""
+	case boundToKey:
+		return bound.Key != ""
+	case boundToEither:
+		return bound != binding{}
+	}
+	return false
 }
 
 // principal reads the claims of a token that has been verified.
@@ -362,6 +396,7 @@ func (i *issuer) principal(t *token) (identity.Principal, error) {
 		ClientID:    c.client(),
 		Label:       c.Label,
 		Fingerprint: hex.EncodeToString(fingerprint[:]),
+		Bound:       c.bound(),
 		Expires:     c.Expires.Time,
 	}, nil
 }

@@ -1,6 +1,8 @@
 package oidc
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
@@ -47,12 +49,49 @@ type claims struct {
 	ScopeList       jws.StringList   `json:"scp"`
 	Groups          []string         `json:"groups"`
 	Actor           *actor           `json:"act"`
-	Confirmation    jsontext.Value   `json:"cnf"`
+	Confirmation    *binding         `json:"cnf"`
 	Label           string           `json:"label"`
 	Type            string           `json:"typ"`     // Keycloak's kind of token
 	AccessTokenHash string           `json:"at_hash"` // only in ID tokens
 	IdentityType    string           `json:"idtyp"`   // Entra ID: app or user
 	GrantType       string           `json:"gty"`     // Auth0: client-credentials
+}
+
+// binding is the claim cnf, of whose members (RFC 7800, RFC 8705, RFC 9449) these
+// two are taken.
+type binding struct {
+	Certificate string `json:"x5t#S256"`
+	Key         string `json:"jkt"`
+}
+
+// errBound is the refusal of a token that asks for a proof nobody here can check.
+var errBound = errors.New("it is bound to a key in a way that is not known here")
+
+// UnmarshalJSON refuses what it does not understand: a binding that was passed
+// over would make a bearer token of a bound one.
+func (b *binding) UnmarshalJSON(raw []byte) error {
+	var members map[string]jsontext.Value
+	if err := json.Unmarshal(raw, &members); err != nil || len(members) == 0 {
+		return errBound
+	}
+	for name, value := range members {
+		var digest string
+		if err := json.Unmarshal(value, &digest); err != nil {
+			return errBound
+		}
+		if sum, err := base64.RawURLEncoding.Strict().DecodeString(digest); err != nil || len(sum) != sha256.Size {
+			return errBound
+		}
+		switch name {
+		case "x5t#S256":
+			b.Certificate = digest
+		case "jkt":
+			b.Key = digest
+		default:
+			return errBound
+		}
+	}
+	return nil
 }
 
 // actor is RFC 8693's act claim: who acts now, and inside it who acted before.
@@ -75,10 +114,21 @@ func parse(text string) (*token, error) {
 		return nil, err
 	}
 	t := &token{Token: read}
+	if cnf, ok := read.Members["cnf"]; ok && cnf.Kind() != '{' {
+		return nil, errBound // null too, which decodes to no binding
+	}
 	if err := read.Claims(&t.claims, claimNames); err != nil {
 		return nil, err
 	}
 	return t, nil
+}
+
+// bound is the binding as the chain checks it.
+func (c *claims) bound() identity.Binding {
+	if c.Confirmation == nil {
+		return identity.Binding{}
+	}
+	return identity.Binding(*c.Confirmation)
 }
 
 // client is the OAuth client that the token was given to, or "".

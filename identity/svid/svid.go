@@ -27,6 +27,10 @@ import (
 type Config struct {
 	// Bundles are the trust domains' authorities now. Required.
 	Bundles x509bundle.Source
+	// Foreign leaves certificates that name no SPIFFE ID alone, for a listener
+	// that lets them in ([workload.AnyClientConfig]): they are credentials of
+	// nobody. Otherwise such a certificate is a bad credential.
+	Foreign bool
 	// Clock tells the time; nil is time.Now.
 	Clock func() time.Time
 }
@@ -45,6 +49,9 @@ func Authenticator(config Config) (identity.Authenticator, error) {
 	}
 	return func(_ context.Context, r *http.Request) (identity.Principal, error) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+			return identity.Principal{}, identity.ErrNoCredential
+		}
+		if config.Foreign && !workload.NamesID(r.TLS.PeerCertificates[0]) {
 			return identity.Principal{}, identity.ErrNoCredential
 		}
 		if !r.TLS.HandshakeComplete {

@@ -166,3 +166,30 @@ func BenchmarkAuthenticate(b *testing.B) {
 		}
 	}
 }
+
+// Where other certificates are let in, one that names no SPIFFE ID is nobody's
+// credential; elsewhere it is a bad one, and one that names an ID always counts.
+func TestACertificateOfNobodyIsLeftAloneOnlyWhereItIsLetIn(t *testing.T) {
+	source := newSource(t)
+	forged, _ := request(t, newSource(t)) // another authority, the same name
+	foreign := httptest.NewRequest(http.MethodPost, "/", nil)
+	foreign.TLS = &tls.ConnectionState{HandshakeComplete: true, PeerCertificates: []*x509.Certificate{{Raw: []byte("x")}}}
+	for _, c := range []struct {
+		claim   string
+		foreign bool
+		request *http.Request
+		err     error
+	}{
+		{"let in", true, foreign, identity.ErrNoCredential},
+		{"elsewhere", false, foreign, identity.ErrBadCredential},
+		{"a false SVID", true, forged, identity.ErrBadCredential},
+	} {
+		authenticate, err := svid.Authenticator(svid.Config{Bundles: source, Foreign: c.foreign})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err := authenticate(t.Context(), c.request); !errors.Is(err, c.err) || !p.IsZero() {
+			t.Errorf("%s: %+v, %v", c.claim, p, err)
+		}
+	}
+}

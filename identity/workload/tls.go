@@ -53,6 +53,26 @@ func OptionalClientConfig(certificate GetCertificate, bundles x509bundle.Source,
 	}
 }
 
+// AnyClientConfig is TLS for a server whose clients may show any certificate. One
+// that names a SPIFFE ID must pass as in [ServerConfig], unless bundles is nil;
+// any other is let in unverified. It proves that the client holds its key, which
+// is what access tokens are bound to (RFC 8705 §3), and names nobody.
+func AnyClientConfig(certificate GetCertificate, bundles x509bundle.Source, authorize Authorizer) *tls.Config {
+	config := OptionalClientConfig(certificate, bundles, authorize)
+	verify := config.VerifyConnection
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		if bundles == nil || len(state.PeerCertificates) == 0 || !NamesID(state.PeerCertificates[0]) {
+			return nil
+		}
+		return verify(state)
+	}
+	return config
+}
+
+// NamesID reports whether a certificate asks to be taken for an SVID: it has a
+// URI for a name. Others never are one.
+func NamesID(certificate *x509.Certificate) bool { return len(certificate.URIs) > 0 }
+
 // ClientConfig is mutual TLS for a client: it shows its SVID, and talks only to
 // servers whose SVID authorize admits, by SPIFFE ID and never by host name. A
 // nil authorize admits nobody.

@@ -358,3 +358,67 @@ func waitFor(t *testing.T, what string, done func() bool) {
 		}
 	}
 }
+
+// A certificate that is no SVID proves a key and no name.
+func TestAListenerThatBindsTokensTakesAnyCertificateButAFalseSVID(t *testing.T) {
+	a, stranger := newAuthority(t, time.Minute), newAuthority(t, time.Minute)
+	gateway, app := newSource(t, a, "/gateway"), newSource(t, a, "/app")
+	forged := newSource(t, stranger, "/app")
+	files, err := a.ServerCertificate([]string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := workload.FileCertificate(files.Cert, files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := stranger.ServerCertificate([]string{"client.test"}, nil) // of an authority that nobody here knows
+	if err != nil {
+		t.Fatal(err)
+	}
+	pem, err := os.ReadFile(files.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	shown := func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, len(r.TLS.PeerCertificates) > 0 && workload.NamesID(r.TLS.PeerCertificates[0]), len(r.TLS.PeerCertificates))
+	}
+	names := serveTLS(t, workload.AnyClientConfig(certificate, gateway, workload.AuthorizeDomains(domain)), shown)
+	binds := serveTLS(t, workload.AnyClientConfig(certificate, nil, nil), shown)
+	svid := func(own workload.Material) *tls.Config {
+		return &tls.Config{RootCAs: roots, GetClientCertificate: workload.ClientConfig(own, nil).GetClientCertificate}
+	}
+	pair, err := tls.LoadX509KeyPair(foreign.Cert, foreign.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		claim  string
+		url    string
+		config *tls.Config
+		want   string // empty: refused
+	}{
+		{"no certificate", names, &tls.Config{RootCAs: roots}, "false 0"},
+		{"a certificate of any authority", names, &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, "false 1"},
+		{"an SVID", names, svid(app), "true 1"},
+		{"an SVID of another authority", names, svid(forged), ""},
+		{"where nobody is named, an SVID is a certificate", binds, svid(forged), "true 1"},
+	} {
+		transport := &http.Transport{TLSClientConfig: c.config}
+		defer transport.CloseIdleConnections()
+		resp, err := (&http.Client{Transport: transport, Timeout: 5 * time.Second}).Get(c.url)
+		if err != nil {
+			if c.want != "" {
+				t.Errorf("%s: %v", c.claim, err)
+			}
+			continue
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || string(body) != c.want {
+			t.Errorf("%s: %q, %v", c.claim, body, err)
+		}
+	}
+}

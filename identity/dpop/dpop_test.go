@@ -1,0 +1,432 @@
+package dpop_test
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/dpop"
+)
+
+const (
+	origin = "https://llm.test"
+	path   = "/v1/chat/completions"
+	access = "header.payload.signature"
+)
+
+// signing are the keys of every test; making RSA keys takes long.
+var signing = sync.OnceValue(func() (k struct {
+	ec, other *ecdsa.PrivateKey
+	ec384     *ecdsa.PrivateKey
+	rsa, weak *rsa.PrivateKey
+	ed        ed25519.PrivateKey
+},
+) {
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	var err error
+	k.ec, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	k.other, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	k.ec384, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	must(err)
+	k.rsa, err = rsa.GenerateKey(rand.Reader, 2048)
+	must(err)
+	k.weak, err = rsa.GenerateKey(rand.Reader, 1024)
+	must(err)
+	_, k.ed, err = ed25519.GenerateKey(rand.Reader)
+	must(err)
+	return k
+})
+
+type object = map[string]any
+
+func b64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
+func jwkOf(public crypto.PublicKey) object {
+	switch p := public.(type) {
+	case *ecdsa.PublicKey:
+		point, err := p.Bytes()
+		if err != nil {
+			panic(err)
+		}
+		half := len(point) / 2
+		return object{"kty": "EC", "crv": p.Params().Name, "x": b64(point[1 : 1+half]), "y": b64(point[1+half:])}
+	case *rsa.PublicKey:
+		return object{"kty": "RSA", "n": b64(p.N.Bytes()), "e": b64(big.NewInt(int64(p.E)).Bytes())}
+	case ed25519.PublicKey:
+		return object{"kty": "OKP", "crv": "Ed25519", "x": b64(p)}
+	}
+	panic("no such key")
+}
+
+// thumbprint is RFC 7638 by hand.
+func thumbprint(j object) string {
+	var text string
+	switch j["kty"] {
+	case "EC":
+		text = fmt.Sprintf(`{"crv":%q,"kty":"EC","x":%q,"y":%q}`, j["crv"], j["x"], j["y"])
+	case "RSA":
+		text = fmt.Sprintf(`{"e":%q,"kty":"RSA","n":%q}`, j["e"], j["n"])
+	case "OKP":
+		text = fmt.Sprintf(`{"crv":%q,"kty":"OKP","x":%q}`, j["crv"], j["x"])
+	}
+	sum := sha256.Sum256([]byte(text))
+	return b64(sum[:])
+}
+
+// draft is a proof before it is signed.
+type draft struct {
+	header, claims object
+	method         jwt.SigningMethod
+	key            any
+	rawHeader      string // in place of header
+	rawClaims      string // in place of claims
+}
+
+var proofs atomic.Int64
+
+func newDraft(now time.Time) *draft {
+	sum := sha256.Sum256([]byte(access))
+	return &draft{
+		header: object{"typ": "dpop+jwt", "alg": "ES256", "jwk": jwkOf(signing().ec.Public())},
+		claims: object{
+			"jti": fmt.Sprint("proof-", proofs.Add(1)), "htm": "POST", "htu": origin + path, "iat": now.Unix(), "ath": b64(sum[:]),
+		},
+		method: jwt.SigningMethodES256, key: signing().ec,
+	}
+}
+
+// by signs with another key and algorithm.
+func (d *draft) by(algorithm string, key crypto.Signer) {
+	d.header["alg"], d.header["jwk"] = algorithm, jwkOf(key.Public())
+	d.method, d.key = jwt.GetSigningMethod(algorithm), key
+}
+
+func (d *draft) sign(tb testing.TB) string {
+	tb.Helper()
+	part := func(raw string, o object) string {
+		if raw == "" {
+			b, err := json.Marshal(o)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			raw = string(b)
+		}
+		return b64([]byte(raw))
+	}
+	text := part(d.rawHeader, d.header) + "." + part(d.rawClaims, d.claims)
+	signature, err := d.method.Sign(text, d.key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return text + "." + b64(signature)
+}
+
+func insert(o object, text string) string {
+	b, err := json.Marshal(o)
+	if err != nil {
+		panic(err)
+	}
+	return strings.TrimSuffix(string(b), "}") + "," + text + "}"
+}
+
+func newVerifier(tb testing.TB, change ...func(*dpop.Config)) *dpop.Verifier {
+	tb.Helper()
+	config := dpop.Config{Origin: origin, Spend: dpop.NewMemory(0, nil).Spend, Secret: [32]byte{1}}
+	for _, c := range change {
+		c(&config)
+	}
+	v, err := dpop.New(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return v
+}
+
+func judge(v *dpop.Verifier, proof string) (identity.Proof, error) {
+	r := httptest.NewRequest(http.MethodPost, "https://whatever.the.caller.says"+path+"?x=1", nil)
+	return v.Judge(r, identity.Token{Scheme: identity.DPoP, Value: access, Proof: proof})
+}
+
+// Every way in which a proof is known to have been made to lie.
+func TestHostileProofs(t *testing.T) {
+	k := signing()
+	v := newVerifier(t)
+	now := time.Now()
+	for _, c := range []struct {
+		claim  string
+		change func(*draft)
+		after  func(string) string
+		reason string // empty: it holds
+	}{
+		{"a proof", func(*draft) {}, nil, ""},
+		{"by ES384", func(d *draft) { d.by("ES384", k.ec384) }, nil, ""},
+		{"by EdDSA", func(d *draft) { d.by("EdDSA", k.ed) }, nil, ""},
+		{"by PS256", func(d *draft) { d.by("PS256", k.rsa) }, nil, ""},
+		{"by RS256", func(d *draft) { d.by("RS256", k.rsa) }, nil, ""},
+		{"by an RSA key of 1024 bits", func(d *draft) { d.by("RS256", k.weak) }, nil, "1024 bits"},
+		{"by RS512, which is not for proofs", func(d *draft) { d.by("RS512", k.rsa) }, nil, `"RS512" is not one`},
+		{"typ JWT", func(d *draft) { d.header["typ"] = "JWT" }, nil, "typ is not"},
+		{"typ of an access token", func(d *draft) { d.header["typ"] = "at+jwt" }, nil, "typ is not"},
+		{"no typ", func(d *draft) { delete(d.header, "typ") }, nil, "typ is not"},
+		{"alg none", func(d *draft) { d.header["alg"] = "none" }, nil, `"none" is not one`},
+		{"the public key as a secret", func(d *draft) {
+			d.header["alg"], d.method, d.key = "HS256", jwt.SigningMethodHS256, []byte(fmt.Sprint(d.header["jwk"]))
+		}, nil, `"HS256" is not one`},
+		{"no key in it", func(d *draft) { delete(d.header, "jwk") }, nil, "no key"},
+		{"a key that is a string", func(d *draft) { d.header["jwk"] = "x" }, nil, "not an object"},
+		{"a key that is null", func(d *draft) { d.header["jwk"] = nil }, nil, "not an object"},
+		{"a private key", func(d *draft) { d.header["jwk"].(object)["d"] = "AA" }, nil, "holds a secret"},
+		{"an empty private key", func(d *draft) { d.header["jwk"].(object)["d"] = "" }, nil, "holds a secret"},
+		{"a private RSA key's prime", func(d *draft) { d.by("RS256", k.rsa); d.header["jwk"].(object)["p"] = "AA" }, nil, "holds a secret"},
+		{"a symmetric key", func(d *draft) { d.header["jwk"] = object{"kty": "oct", "k": "AAAA"} }, nil, "holds a secret"},
+		{"a key for encryption", func(d *draft) { d.header["jwk"].(object)["use"] = "enc" }, nil, "not for signatures"},
+		{"a key off its curve", func(d *draft) { j := d.header["jwk"].(object); j["x"] = j["y"] }, nil, "proof of possession"},
+		{"a key with its x twice", func(d *draft) {
+			d.rawHeader = strings.Replace(insert(d.header, `"x":1`), `"kty"`, `"x":"AA","kty"`, 1)
+		}, nil, "given twice"},
+		{"a key with X beside x", func(d *draft) { d.header["jwk"].(object)["X"] = "AA" }, nil, "differ in case"},
+		{"another key than the one that signed", func(d *draft) { d.header["jwk"] = jwkOf(k.other.Public()) }, nil, "signature is invalid"},
+		{"jku beside the key", func(d *draft) { d.header["jku"] = "https://evil.test" }, nil, `"jku" is not accepted`},
+		{"crit", func(d *draft) { d.header["crit"] = []string{"x"} }, nil, `"crit" is not accepted`},
+		{"htm of another method", func(d *draft) { d.claims["htm"] = "GET" }, nil, "htm is not"},
+		{"htm in lower case", func(d *draft) { d.claims["htm"] = "post" }, nil, "htm is not"},
+		{"no htm", func(d *draft) { delete(d.claims, "htm") }, nil, "htm is not"},
+		{"htm twice", func(d *draft) { d.rawClaims = insert(d.claims, `"htm":"POST"`) }, nil, "given twice"},
+		{"HTM beside htm", func(d *draft) { d.claims["HTM"] = "POST" }, nil, "differ in case"},
+		{"htu with a query, which does not count", func(d *draft) { d.claims["htu"] = origin + path + "?a=b#c" }, nil, ""},
+		{"htu with the default port", func(d *draft) { d.claims["htu"] = origin + ":443" + path }, nil, ""},
+		{"htu with an upper-case host", func(d *draft) { d.claims["htu"] = "HTTPS://LLM.test" + path }, nil, ""},
+		{"htu with another port", func(d *draft) { d.claims["htu"] = origin + ":8443" + path }, nil, "htu is not"},
+		{"htu over http", func(d *draft) { d.claims["htu"] = "http://llm.test" + path }, nil, "htu is not"},
+		{"htu of another host", func(d *draft) { d.claims["htu"] = "https://evil.test" + path }, nil, "htu is not"},
+		{"htu of the host that the caller says", func(d *draft) { d.claims["htu"] = "https://whatever.the.caller.says" + path }, nil, "htu is not"},
+		{"htu of another route", func(d *draft) { d.claims["htu"] = origin + "/v1/embeddings" }, nil, "htu is not"},
+		{"htu with a trailing slash", func(d *draft) { d.claims["htu"] = origin + path + "/" }, nil, "htu is not"},
+		{"htu with an encoded slash", func(d *draft) { d.claims["htu"] = origin + "/v1/chat%2Fcompletions" }, nil, "htu is not"},
+		{"htu with a detour", func(d *draft) { d.claims["htu"] = origin + "/v1/x/../chat/completions" }, nil, "htu is not"},
+		{"htu in upper case", func(d *draft) { d.claims["htu"] = origin + strings.ToUpper(path) }, nil, "htu is not"},
+		{"htu with a user", func(d *draft) { d.claims["htu"] = "https://a@llm.test" + path }, nil, "htu is not"},
+		{"htu with the host as a user", func(d *draft) { d.claims["htu"] = origin + "@evil.test" + path }, nil, "htu is not"},
+		{"htu without a scheme", func(d *draft) { d.claims["htu"] = "//llm.test" + path }, nil, "htu is not"},
+		{"htu that is a path", func(d *draft) { d.claims["htu"] = path }, nil, "htu is not"},
+		{"no htu", func(d *draft) { delete(d.claims, "htu") }, nil, "htu is not"},
+		{"iat a minute and more ago", func(d *draft) { d.claims["iat"] = now.Unix() - 63 }, nil, "iat is not now"},
+		{"iat a minute and more ahead", func(d *draft) { d.claims["iat"] = now.Unix() + 90 }, nil, "iat is not now"},
+		{"iat half a minute ago", func(d *draft) { d.claims["iat"] = now.Unix() - 30 }, nil, ""},
+		{"iat half a minute ahead", func(d *draft) { d.claims["iat"] = now.Unix() + 30 }, nil, ""},
+		{"no iat", func(d *draft) { delete(d.claims, "iat") }, nil, "iat is required"},
+		{"iat null", func(d *draft) { d.claims["iat"] = nil }, nil, "iat is required"},
+		{"iat as a string", func(d *draft) { d.claims["iat"] = fmt.Sprint(now.Unix()) }, nil, "unexpected type"},
+		{"no jti", func(d *draft) { delete(d.claims, "jti") }, nil, "jti is missing"},
+		{"an empty jti", func(d *draft) { d.claims["jti"] = "" }, nil, "jti is missing"},
+		{"a jti of 300 bytes", func(d *draft) { d.claims["jti"] = strings.Repeat("j", 300) }, nil, "jti is missing"},
+		{"no ath", func(d *draft) { delete(d.claims, "ath") }, nil, "ath is not"},
+		{"ath of another token", func(d *draft) { d.claims["ath"] = b64(make([]byte, 32)) }, nil, "ath is not"},
+		{"ath with padding", func(d *draft) { d.claims["ath"] = fmt.Sprint(d.claims["ath"], "=") }, nil, "ath is not"},
+		{"no signature", func(*draft) {}, func(s string) string { return s[:strings.LastIndexByte(s, '.')+1] }, "not three parts"},
+		{"four parts", func(*draft) {}, func(s string) string { return s + ".AAAA" }, "not three parts"},
+		{"no proof at all", func(*draft) {}, func(string) string { return "AAAA" }, "not three parts"},
+	} {
+		d := newDraft(now)
+		d.claims["nonce"] = v.Nonce()
+		c.change(d)
+		text := d.sign(t)
+		if c.after != nil {
+			text = c.after(text)
+		}
+		p, err := judge(v, text)
+		switch {
+		case c.reason == "" && (err != nil || p.Key != thumbprint(d.header["jwk"].(object))):
+			t.Errorf("%s: %+v, %v", c.claim, p, err)
+		case c.reason != "" && (!errors.Is(err, identity.ErrProof) || !strings.Contains(err.Error(), c.reason)):
+			t.Errorf("%s: got %v, want %q", c.claim, err, c.reason)
+		case c.reason != "" && (p.Key != "" || p.Spend != nil):
+			t.Errorf("%s: refused, yet %+v", c.claim, p)
+		}
+	}
+}
+
+// RFC 7638 §3.1 and RFC 9449 §6.1: the latter's proof and thumbprint.
+func TestTheThumbprintIsThatOfTheStandard(t *testing.T) {
+	const jwk = `{"kty":"EC","x":"l8tFrhx-34tV3hRICRDY9zCkDlpBhF42UQUfWVAWBFs","y":"9VE4jf_Ok_o64zbTTlcuNJajHmt6v9TDVrU0CdvGRDA","crv":"P-256"}`
+	const want = "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"
+	var o object
+	if err := json.Unmarshal([]byte(jwk), &o); err != nil {
+		t.Fatal(err)
+	}
+	if got := thumbprint(o); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestANonceIsAskedForAndCannotBeMadeUp(t *testing.T) {
+	var ahead atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	with := func(secret byte) *dpop.Verifier {
+		return newVerifier(t, func(c *dpop.Config) { c.Clock, c.Secret = clock, [32]byte{secret} })
+	}
+	v, sibling, stranger := with(1), with(1), with(2)
+	lax := newVerifier(t, func(c *dpop.Config) { c.WithoutNonce = true })
+	issued := v.Nonce()
+	flipped := func(i int) string {
+		b, err := base64.RawURLEncoding.DecodeString(issued)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[i] ^= 1
+		return b64(b)
+	}
+	for _, c := range []struct {
+		claim string
+		v     *dpop.Verifier
+		nonce any // nil: none
+		after time.Duration
+		err   error
+	}{
+		{"none", v, nil, 0, identity.ErrNonce},
+		{"ours", v, issued, 0, nil},
+		{"another gateway's of the fleet", sibling, issued, 0, nil},
+		{"one under another secret", stranger, issued, 0, identity.ErrNonce},
+		{"one of some minutes ago", v, issued, 4 * time.Minute, nil},
+		{"an old one", v, issued, 5 * time.Minute, identity.ErrNonce},
+		{"a time that was changed", v, flipped(6), 0, identity.ErrNonce},
+		{"a MAC that was changed", v, flipped(23), 0, identity.ErrNonce},
+		{"a MAC that was cut short", v, issued[:len(issued)-4], 0, identity.ErrNonce},
+		{"an empty one", v, "", 0, identity.ErrNonce},
+		{"something else", v, "nonce", 0, identity.ErrNonce},
+		{"none where they are optional", lax, nil, 0, nil},
+		{"a bad one where they are optional", lax, "nonce", 0, identity.ErrNonce},
+		{"an empty one where they are optional", lax, "", 0, identity.ErrNonce},
+	} {
+		ahead.Store(int64(c.after))
+		d := newDraft(clock())
+		if c.v == lax {
+			d = newDraft(time.Now())
+		}
+		if c.nonce != nil {
+			d.claims["nonce"] = c.nonce
+		}
+		if _, err := judge(c.v, d.sign(t)); !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
+			t.Errorf("%s: %v", c.claim, err)
+		}
+	}
+	d := newDraft(clock())
+	d.key = signing().other
+	if _, err := judge(v, d.sign(t)); !errors.Is(err, identity.ErrProof) {
+		t.Errorf("a forged proof without a nonce was told of nonces: %v", err)
+	}
+}
+
+func TestAProofCountsOnce(t *testing.T) {
+	v := newVerifier(t)
+	fresh := func(change ...func(*draft)) *draft {
+		d := newDraft(time.Now())
+		d.claims["nonce"] = v.Nonce()
+		for _, c := range change {
+			c(d)
+		}
+		return d
+	}
+	spend := func(d *draft) error {
+		t.Helper()
+		p, err := judge(v, d.sign(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Spend(t.Context())
+	}
+	first := fresh()
+	if err := spend(first); err != nil {
+		t.Fatal(err)
+	}
+	if err := spend(first); !errors.Is(err, identity.ErrBadCredential) || errors.Is(err, identity.ErrProof) {
+		t.Errorf("a second time, signed anew: %v", err)
+	}
+	if err := spend(fresh()); err != nil {
+		t.Errorf("another jti: %v", err)
+	}
+	if err := spend(fresh(func(d *draft) { d.claims["jti"] = first.claims["jti"]; d.by("ES256", signing().other) })); err != nil {
+		t.Errorf("another caller's jti of the same name: %v", err)
+	}
+	p, err := judge(v, fresh().sign(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := judge(v, fresh().sign(t)); err != nil || p.Spend(t.Context()) != nil || p.Spend(t.Context()) == nil {
+		t.Error("judging spends, or spending does not")
+	}
+}
+
+func TestWhatCannotBeRememberedIsRefused(t *testing.T) {
+	down := newVerifier(t, func(c *dpop.Config) {
+		c.Spend = func(context.Context, [32]byte, time.Time) (bool, error) { return true, errors.New("no answer") }
+	})
+	d := newDraft(time.Now())
+	d.claims["nonce"] = down.Nonce()
+	p, err := judge(down, d.sign(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Spend(t.Context()); !errors.Is(err, identity.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAMalformedConfigurationIsRefused(t *testing.T) {
+	for claim, change := range map[string]func(*dpop.Config){
+		"no origin":              func(c *dpop.Config) { c.Origin = "" },
+		"an origin over http":    func(c *dpop.Config) { c.Origin = "http://llm.test" },
+		"an origin with a path":  func(c *dpop.Config) { c.Origin = origin + "/v1" },
+		"an origin with a user":  func(c *dpop.Config) { c.Origin = "https://a@llm.test" },
+		"an origin with a query": func(c *dpop.Config) { c.Origin = origin + "?a" },
+		"no memory":              func(c *dpop.Config) { c.Spend = nil },
+		"no secret":              func(c *dpop.Config) { c.Secret = [32]byte{} },
+	} {
+		config := dpop.Config{Origin: origin, Spend: dpop.NewMemory(0, nil).Spend, Secret: [32]byte{1}}
+		change(&config)
+		if _, err := dpop.New(config); err == nil {
+			t.Errorf("%s was accepted", claim)
+		}
+	}
+}
+
+func BenchmarkJudge(b *testing.B) {
+	v := newVerifier(b)
+	texts := make([]string, 256)
+	for i := range texts {
+		d := newDraft(time.Now())
+		d.claims["nonce"] = v.Nonce()
+		texts[i] = d.sign(b)
+	}
+	for i := 0; b.Loop(); i++ {
+		if _, err := judge(v, texts[i%len(texts)]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
