@@ -45,6 +45,7 @@ func labCommand() *cobra.Command {
 	flags.Float64SliceVar(&f.Loads, "load", []float64{0.5, 0.8, 0.95}, "loads, 1.0 being the oracle's saturation")
 	flags.Float64SliceVar(&f.Capacities, "capacity", []float64{0.1, 0.3, 1}, "memory of each replica, 1.0 being room for every block of the trace")
 	flags.IntVar(&f.Seeds, "seeds", 3, "runs of each")
+	flags.Uint64Var(&f.FirstSeed, "first-seed", 1, "seed of the first run; the next has the next")
 	flags.IntVar(&f.OracleRequests, "oracle-requests", 2000, "requests, from the first, that the oracle places")
 	flags.IntVar(&f.OracleSeeds, "oracle-seeds", 3, "runs of the oracle, at most as many as seeds")
 	flags.IntVar(&f.TuneRequests, "tune-requests", 1000, "requests, from the first, that the others are tuned on")

@@ -24,6 +24,7 @@ type Config struct {
 	Loads          []float64 // of the oracle's saturation; default 0.5, 0.8, 0.95
 	Capacities     []float64 // of each replica, in different blocks of the trace; default 0.1, 0.3, 1
 	Seeds          int       // runs of each; default 3
+	FirstSeed      uint64    // of the first run, the next has the next; default 1
 	OracleRequests int       // the oracle's part of the trace; default 2000
 	OracleSeeds    int       // default 3, and at most Seeds
 	TuneRequests   int       // the part of the trace on which rivals are tuned; default 1000
@@ -87,6 +88,7 @@ func (c Config) withDefaults() Config {
 	set(&c.Replicas, 8)
 	set(&c.Gateways, 1)
 	set(&c.Seeds, 3)
+	c.FirstSeed = max(c.FirstSeed, 1)
 	set(&c.OracleRequests, 2000)
 	set(&c.OracleSeeds, 3)
 	set(&c.TuneRequests, 1000)
@@ -132,7 +134,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	}
 	b := &bench{Config: c, rates: map[float64]float64{}, tuned: map[string]choice{}}
 	for seed := range c.Seeds {
-		t, err := c.Source(uint64(seed) + 1)
+		t, err := c.Source(c.FirstSeed + uint64(seed))
 		if err != nil {
 			return nil, err
 		}
@@ -165,7 +167,7 @@ func (b *bench) setup(seed, requests int, capacity, rate float64, f Faults) setu
 		trace: t, limits: engineLimits(t.Block), replicas: b.Replicas, gateways: b.Gateways,
 		// Less than the longest request would never serve it.
 		blocks: max(blocks, ceil(b.traces[seed].longest(), t.Block)+1),
-		rate:   rate, seed: uint64(seed) + 1, faults: f,
+		rate:   rate, seed: b.FirstSeed + uint64(seed), faults: f,
 	}
 }
 
