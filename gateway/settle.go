@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/gateway/classify"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
+	"github.com/sallyport-ai/sallyport/policy"
 	"github.com/sallyport-ai/sallyport/routing/fleet"
 )
 
@@ -44,6 +46,17 @@ func failed(err error) ended {
 	return e
 }
 
+// nameParties says in an outcome whose it is and how sensitive, as the decision
+// does at length: who receives the one must be able to receive the other.
+func (x *exchange) nameParties(rec *audit.Record) {
+	c := x.caller()
+	rec.Caller = &audit.Caller{Mode: c.Mode, Ref: c.Ref, Tenant: c.Tenant, Kind: c.Kind, Method: c.Method}
+	if x.label.Level != policy.Absent {
+		rec.Class = &audit.Class{Name: x.class.String(), Mismatch: x.mismatch, Table: classify.Table}
+		rec.Label = &audit.Label{Level: x.label.Level.String(), Rank: x.label.Level.Rank()}
+	}
+}
+
 // settle writes the outcome of the current attempt and gives its reservation
 // back. It is owed even if the caller has gone.
 func (x *exchange) settle(ctx context.Context, e ended) {
@@ -56,6 +69,7 @@ func (x *exchange) settle(ctx context.Context, e ended) {
 			Inspected: audit.Inspected{Request: notNil(x.decision.Inspect.Request), Response: notNil(x.decision.Inspect.Response)},
 		},
 	}
+	x.nameParties(rec)
 	if e.err != nil {
 		f := faultOf(e.err)
 		rec.Reason, rec.Outcome.ErrorClass = f.Reason, f.Code

@@ -19,8 +19,8 @@ type Entry struct {
 // ErrNotFound says that a log has no such record.
 var ErrNotFound = errors.New("no such record")
 
-// Read returns the records of the log in dir from index from on, up to the
-// last complete batch. It checks the chain from where it starts reading and no
+// Read returns the records of the log in dir from index from on, or from the
+// first that is kept, up to the last complete batch. It checks the chain from where it starts reading and no
 // signature: [Verify] does. It may be used while another process appends.
 func Read(dir string, from uint64) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
@@ -150,7 +150,9 @@ func (f *follower) open() error {
 		if err != nil || len(segs) == 0 {
 			return err
 		}
-		f.w, err = walkNear(f.dir, segs, f.next)
+		if f.w, err = walkNear(f.dir, segs, f.next); err == nil {
+			f.next = max(f.next, f.w.pos.next) // what is before it is not kept
+		}
 		return err
 	}
 	if err := f.w.reopen(); err != nil {
