@@ -16,6 +16,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/export"
 	"github.com/sallyport-ai/sallyport/cmd/sallyport/strictyaml"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 	"github.com/sallyport-ai/sallyport/identity/workload"
@@ -113,6 +114,8 @@ type auditConfig struct {
 	KeyFile string           `yaml:"key_file"`
 	Mode    string           `yaml:"mode"` // least durability: strict, strict-2 or bounded
 	Segment strictyaml.Bytes `yaml:"segment"`
+
+	Export []export.SinkConfig `yaml:"export"`
 
 	Witnesses tlog.Witnesses `yaml:"witnesses"`
 }
@@ -236,6 +239,9 @@ func (c *gatewayConfig) resolve(dir string) {
 	for i := range c.Pools {
 		paths = append(paths, &c.Pools[i].File)
 	}
+	for i := range c.Audit.Export {
+		paths = append(paths, c.Audit.Export[i].Paths()...)
+	}
 	resolve(dir, paths...)
 }
 
@@ -300,6 +306,10 @@ func (c *gatewayConfig) check(k checker) {
 	k.oneOf("audit.mode", c.Audit.Mode, "", "strict", "strict-2", "bounded")
 	if c.Audit.Mode == "strict-2" {
 		k.required("audit.dir2", c.Audit.Dir2)
+	}
+	for _, problem := range each(export.Check(c.Audit.Export, c.Environment == "production")) {
+		field, what, _ := strings.Cut(problem.Error(), ": ")
+		k.f.Problem("audit.export"+field, "%s", what)
 	}
 	for _, problem := range each(c.Audit.Witnesses.Check()) {
 		k.f.Problem("audit.witnesses", "%s", strings.TrimPrefix(problem.Error(), "witnesses: "))

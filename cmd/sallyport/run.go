@@ -43,7 +43,12 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 			return nil
 		})
 	}
+	// What is written down while draining still goes out, if there is time.
+	exporting, stopExports := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopExports()
+	group.Go(func() error { return p.exports.Run(exporting) })
 	group.Go(func() error {
+		defer stopExports()
 		<-running.Done()
 		return p.drain(context.WithoutCancel(ctx))
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/export"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/gateway"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
@@ -60,6 +61,7 @@ type gatewayProcess struct {
 	patience time.Duration // while draining
 	mode     audit.Durability
 	denials  *audit.Denials
+	exports  *export.Exporter
 	logger   *slog.Logger
 	closers  []func() error
 }
@@ -104,6 +106,14 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	}
 	p.onClose(p.log.Close)
 	p.denials = audit.NewDenials(p.log, 0)
+	p.exports, err = export.New(ctx, export.Config{
+		Dir: cfg.Audit.Dir, Origin: key.Name(), Sinks: cfg.Audit.Export, Log: p.log,
+		Head: func() uint64 { return p.log.Head().Size }, Logger: logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(p.exports.Close)
 	signer, err := ticket.NewSigner(key.Name(), key.Sign)
 	if err != nil {
 		return nil, err

@@ -80,7 +80,7 @@ func unfit(r rune) bool { return r != '\n' && r != '\r' && (r < ' ' || r == 0x7f
 
 func cefEvent(e *Event, c cut) ([]byte, error) {
 	r, v := e.Record, e.verdict()
-	l := newCEF(e.build(), string(r.Kind), e.summary(), cefSeverities[e.severity()])
+	l := newCEF(e.build(), string(r.Kind), e.summary(), cefSeverities[e.Severity()])
 	l.add("rt", strconv.FormatInt(r.Time.Wall/1000, 10))
 	l.add("externalId", r.ID)
 	l.add("dvchost", r.Log.Origin)
@@ -136,7 +136,7 @@ func cefEvent(e *Event, c cut) ([]byte, error) {
 func cefAnchor(a *Anchor) ([]byte, error) {
 	l := newCEF("", "anchor", "anchor of an exported batch", cefSeverities[1])
 	l.add("rt", strconv.FormatInt(a.Time.UnixNano()/int64(time.Millisecond), 10))
-	l.add("externalId", a.uid())
+	l.add("externalId", a.UID())
 	l.add("dvchost", a.Origin)
 	l.custom("cn1", "first", strconv.FormatUint(a.First, 10))
 	l.custom("cn2", "next", strconv.FormatUint(a.Next, 10))

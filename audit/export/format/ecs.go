@@ -107,10 +107,10 @@ type ecsError struct {
 func ecsEvent(e *Event, c cut) ([]byte, error) {
 	r, v := e.Record, e.verdict()
 	o := ecs{
-		Timestamp: e.time().Format(time.RFC3339Nano), Message: e.summary(), Observer: ecsObserver{Version: e.build()},
+		Timestamp: e.Time().Format(time.RFC3339Nano), Message: e.summary(), Observer: ecsObserver{Version: e.build()},
 		Event: ecsEventFields{
 			Category: []string{"api", "network"}, Type: []string{"access"}, Outcome: "success", Action: string(r.Kind),
-			ID: e.uid(), Sequence: e.Index, Hash: e.Hash.String(), Severity: e.severity(), Reason: r.Reason,
+			ID: e.UID(), Sequence: e.Index, Hash: e.Hash.String(), Severity: e.Severity(), Reason: r.Reason,
 		},
 		Sallyport: e.details(c), Log: ecsLog{Logger: r.Log.Origin},
 	}
@@ -184,7 +184,7 @@ func ecsAnchor(a *Anchor) ([]byte, error) {
 		Timestamp: a.Time.UTC().Format(time.RFC3339Nano), Message: "anchor of an exported batch",
 		Event: ecsEventFields{
 			Category: []string{"configuration"}, Type: []string{"info"}, Outcome: "success", Action: "anchor",
-			ID: a.uid(), Sequence: a.Next, Severity: 1,
+			ID: a.UID(), Sequence: a.Next, Severity: 1,
 		},
 		Sallyport: a.fields(), Log: ecsLog{Logger: a.Origin},
 	}

@@ -48,10 +48,13 @@ type Link struct {
 	Hash  tlog.Hash `json:"hash"` // base64
 }
 
+// LeafHash is the RFC 6962 hash of a leaf.
+func LeafHash(leaf []byte) tlog.Hash { return tlog.RecordHash(leaf) }
+
 // NewEvent decodes a leaf, but for what no format writes: the policy input and
 // the candidates of a placement are left out of the event's record.
 func NewEvent(index uint64, leaf []byte) (*Event, error) {
-	e := &Event{Index: index, Leaf: leaf, Hash: tlog.RecordHash(leaf), Record: new(audit.Record)}
+	e := &Event{Index: index, Leaf: leaf, Hash: LeafHash(leaf), Record: new(audit.Record)}
 	if err := json.Unmarshal(leaf, e.Record, reading); err != nil {
 		return nil, fmt.Errorf("decode record %d: %w", index, err)
 	}
@@ -85,8 +88,8 @@ type Anchor struct {
 	Checkpoint string    // signed note; empty if the log has published none yet
 }
 
-// uid names the anchor: the same each time that its batch is sent.
-func (a *Anchor) uid() string { return fmt.Sprintf("%s/%d-%d", a.Origin, a.First, a.Next) }
+// UID names the anchor: the same each time that its batch is sent.
+func (a *Anchor) UID() string { return fmt.Sprintf("%s/%d-%d", a.Origin, a.First, a.Next) }
 
 // Format is one way to write events and anchors.
 type Format struct {
@@ -175,8 +178,8 @@ func (e *Event) verdict() verdict {
 	}
 }
 
-// severity is 1 informational, 2 low, 3 medium or 4 high, as OCSF has them.
-func (e *Event) severity() int {
+// Severity is 1 informational, 2 low, 3 medium or 4 high, as OCSF has them.
+func (e *Event) Severity() int {
 	r := e.Record
 	switch {
 	case r.Placement != nil && (r.Placement.Excluded["svid_mismatch"] > 0 || r.Placement.Excluded["no_svid"] > 0):
@@ -216,9 +219,11 @@ func (e *Event) summary() string {
 	return b.String()
 }
 
-func (e *Event) uid() string { return fmt.Sprintf("%s/%d", e.Record.Log.Origin, e.Index) }
+// UID names the event: the same each time that it is sent, to whichever sink.
+func (e *Event) UID() string { return fmt.Sprintf("%s/%d", e.Record.Log.Origin, e.Index) }
 
-func (e *Event) time() time.Time { return time.UnixMicro(e.Record.Time.Wall).UTC() }
+// Time is when the record was appended.
+func (e *Event) Time() time.Time { return time.UnixMicro(e.Record.Time.Wall).UTC() }
 
 // replica is where the request went or was to go.
 func (e *Event) replica() (id, pool string) {

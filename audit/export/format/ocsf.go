@@ -206,10 +206,10 @@ func ocsfEvent(e *Event, c cut) ([]byte, error) {
 	id, name := ocsfActivity(r)
 	o := ocsf{
 		ActivityID: id, ActivityName: name,
-		SeverityID: e.severity(), Time: r.Time.Wall / 1000,
+		SeverityID: e.Severity(), Time: r.Time.Wall / 1000,
 		Message: e.summary(), StatusCode: r.Reason,
 		Metadata: ocsfMetadata{
-			UID: e.uid(), CorrelationUID: r.ID, EventCode: string(r.Kind), LogName: r.Log.Origin, LogVersion: strconv.Itoa(r.V),
+			UID: e.UID(), CorrelationUID: r.ID, EventCode: string(r.Kind), LogName: r.Log.Origin, LogVersion: strconv.Itoa(r.V),
 			LoggedTime: r.Time.Wall / 1000, Sequence: e.Index, Product: ocsfProduct{Version: e.build()},
 		},
 		API:      ocsfAPI{Operation: "sallyport." + string(r.Kind), Request: ocsfRequest{UID: r.ID}},
@@ -366,11 +366,11 @@ func ocsfAnchor(a *Anchor) ([]byte, error) {
 		ActivityID: 99, ActivityName: "anchor", SeverityID: 1, Time: ms, Message: "anchor of an exported batch",
 		StatusID: 1, Status: "Success", ActionID: 3, Action: "Observed", DispositionID: 17, Disposition: "Logged",
 		Metadata: ocsfMetadata{
-			UID: a.uid(), EventCode: "anchor", LogName: a.Origin, LogVersion: strconv.Itoa(audit.Version),
+			UID: a.UID(), EventCode: "anchor", LogName: a.Origin, LogVersion: strconv.Itoa(audit.Version),
 			LoggedTime: ms, Sequence: a.Next,
 		},
 		Actor:       ocsfActor{AppName: "sallyport"},
-		API:         ocsfAPI{Operation: "sallyport.anchor", Request: ocsfRequest{UID: a.uid()}, Service: ocsfEntity{Name: "sallyport"}},
+		API:         ocsfAPI{Operation: "sallyport.anchor", Request: ocsfRequest{UID: a.UID()}, Service: ocsfEntity{Name: "sallyport"}},
 		SrcEndpoint: ocsfEndpoint{Name: "sallyport"},
 		Unmapped:    map[string]any{"sallyport": a.fields()},
 	}
