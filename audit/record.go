@@ -226,6 +226,7 @@ type Placement struct {
 	Pool            string         `json:"pool"`
 	Replica         string         `json:"replica"`
 	Epoch           string         `json:"epoch,omitempty"` // the replica's relay process
+	Rank            int            `json:"rank,omitempty"`  // data-parallel rank of the replica
 	Seed            uint64         `json:"seed"`
 	PredictedCached int            `json:"predicted_cached_tokens"`
 	BlockSize       int            `json:"block_size"`

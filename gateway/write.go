@@ -222,7 +222,7 @@ func (x *exchange) placement() *audit.Placement {
 func recordOf(p routing.Placement) *audit.Placement {
 	out := &audit.Placement{
 		Strategy: string(p.Strategy), Basis: string(p.Basis), BasisReason: string(p.BasisReason),
-		Pool: p.Pool, Replica: p.ID, Epoch: p.Epoch, Seed: p.Seed,
+		Pool: p.Pool, Replica: p.ID, Epoch: p.Epoch, Rank: p.Rank, Seed: p.Seed,
 		PredictedCached: p.Predicted, BlockSize: p.BlockSize, Blocks: p.Blocks, EventLagMS: p.LagMS,
 		ChosenBecause: string(p.ChosenBecause), Others: p.Others, Considered: p.Considered,
 		Excluded: make(map[string]int, len(p.Excluded)),

@@ -81,7 +81,7 @@ func placement(q *Query, s Snapshot, eligible []scored, best int, because Becaus
 	c := &s.Candidates[e.index]
 	p := Placement{
 		Strategy: q.Strategy, Basis: basis, BasisReason: why, Seed: q.Seed,
-		Chosen: e.index, ID: c.ID, Pool: c.Pool, Epoch: c.Epoch,
+		Chosen: e.index, ID: c.ID, Pool: c.Pool, Epoch: c.Epoch, Rank: c.Rank,
 		Predicted: int(e.predicted), BlockSize: c.BlockSize, LagMS: c.LagMS, CostNS: e.cost, WaitNS: e.wait,
 		ChosenBecause: because, Considered: len(s.Candidates), Excluded: excluded,
 	}

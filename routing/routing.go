@@ -151,6 +151,7 @@ type Candidate struct {
 	Pool     string
 	Region   string
 	Epoch    string // the replica's relay process
+	Rank     int    // data-parallel rank that would get the request, where the request chooses; else 0
 	Excluded Reason // not empty: never chosen, only counted
 
 	Stream       Stream
@@ -197,6 +198,7 @@ type Placement struct {
 	ID        string
 	Pool      string
 	Epoch     string
+	Rank      int // data-parallel rank
 	Predicted int // prompt tokens that the replica is expected to find cached
 	BlockSize int // of the chosen replica
 	Blocks    int // full blocks of the prompt at that size

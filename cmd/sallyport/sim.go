@@ -42,6 +42,7 @@ func simCommand() *cobra.Command {
 	f.StringVar(&cfg.Replay, "replay", "", "ZMQ endpoint that answers for past events")
 	f.StringVar(&cfg.Topic, "topic", "", "topic of events")
 	f.IntVar(&cfg.Blocks, "blocks", 1024, "blocks of cache")
+	f.IntVar(&cfg.Ranks, "ranks", 1, "data-parallel ranks, at the ports that follow those of the endpoints")
 	f.IntVar(&cfg.Sentences, "sentences", 2, "sentences in an answer")
 	f.IntVar(&cfg.BlockSize, "block-size", 16, "tokens in a block")
 	f.DurationVar(&cfg.Timing.Step, "step", 2*time.Millisecond, "what a step of the scheduler takes")

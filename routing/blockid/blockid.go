@@ -8,6 +8,7 @@
 //
 //	block id  = SipHash-2-4(key, tokens as little-endian uint32 ‖ extra)
 //	namespace = SipHash-2-4(key, LenPrefix(model, adapter, domain))
+//	sole      = SipHash-2-4(key, LenPrefix("sole", domain))
 //
 // An id says what a block holds, not where it stands: ids are not chained, the
 // prefix is the path of ids from the root. Adapter and cache salt are not in
@@ -87,6 +88,12 @@ func Append(dst []uint64, key *Key, tokens []uint32, blockSize int) []uint64 {
 // none) and a cache domain.
 func Namespace(key *Key, model, adapter, domain string) uint64 {
 	return Sum(key, LenPrefix(model, adapter, domain))
+}
+
+// Sole names a domain to whoever knows it, and tells others nothing: the one
+// domain that a route without proven isolation serves.
+func Sole(key *Key, domain string) uint64 {
+	return Sum(key, LenPrefix("sole", domain))
 }
 
 // LenPrefix joins parts, each preceded by its length in bytes as a

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/blockid"
 )
 
 const (
@@ -121,9 +122,10 @@ func (f *Fleet) Wait(r Request) (wait time.Duration, limited bool) {
 	defer f.mu.Unlock()
 	now := time.Now()
 	limited = true
+	sole := blockid.Sole(&f.key, r.Domain)
 	for _, p := range r.Pools {
 		for _, x := range f.pools[p] {
-			if !x.couldServe(&r) {
+			if !x.serves(&r) || !x.isolates(&r, sole) {
 				continue
 			}
 			until := x.breaker.busyUntil

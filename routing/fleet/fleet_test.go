@@ -552,6 +552,82 @@ func TestRanksEarnWhatTheLeastOfThemHolds(t *testing.T) {
 	until(t, "rank 1 is indexed", func() bool { return depth(f, ask(tokens), 0) == 12 })
 }
 
+// on tells a fleet that a rank of r holds the first blocks of a prompt.
+func (r *relay) on(f *Fleet, rank uint32, tokens []uint32, blocks int) {
+	r.say(func() *residencyv1.Frame {
+		st := (&watcher{key: f.key, node: map[string]uint32{}}).stored(heldKey("acme", tokens), tokens)
+		st.Rank, st.Ids = rank, st.Ids[:blocks]
+		return &residencyv1.Frame{Body: &residencyv1.Frame_Stored{Stored: st}}
+	})
+}
+
+func TestARankThatCanBeChosenIsATarget(t *testing.T) {
+	a := newAuthority(t)
+	r := a.relay(t, base+"r0", "general", "127.0.0.1:0")
+	r.hello.Ranks, r.hello.RanksAddressable = 2, true
+	f := start(t, a.config(t, r.target("general")))
+	up(t, f, 1)
+	tokens := prompt(11, 3200)
+	r.on(f, 0, tokens, 20)
+	r.on(f, 1, tokens, 120)
+	until(t, "both ranks are indexed", func() bool { return f.status(0).Blocks == 140 })
+	first := reserve(t, f, ask(tokens))
+	if first.Replica.Rank != 1 || first.Placement.Predicted != 120*16 {
+		t.Errorf("rank %d, %d tokens predicted: not the rank that holds most", first.Replica.Rank, first.Placement.Predicted)
+	}
+	// What is under way on a rank makes it dearer, until the other is better.
+	ranks := [2]int{}
+	var under []*Reservation
+	for range 8 {
+		res := reserve(t, f, ask(tokens))
+		ranks[res.Replica.Rank]++
+		under = append(under, res)
+	}
+	if ranks[0] == 0 || ranks[1] == 0 {
+		t.Errorf("eight at once: %v by rank", ranks)
+	}
+	for _, res := range append(under, first) {
+		res.FirstToken(time.Now())
+		res.Finish(Result{})
+	}
+	f.mu.Lock()
+	left := f.replicas[0].onRank
+	f.mu.Unlock()
+	if left[0] != (rankWork{}) || left[1] != (rankWork{}) {
+		t.Errorf("all have ended, and %v is left", left)
+	}
+	// Nobody holds anything of these: they spread.
+	spread := [2]int{}
+	for i := range 40 {
+		q := ask(prompt(uint64(100+i), 320))
+		q.Seed = uint64(i)
+		spread[reserve(t, f, q).Replica.Rank]++
+	}
+	if min(spread[0], spread[1]) < 15 {
+		t.Errorf("cold prompts: %v by rank", spread)
+	}
+}
+
+func TestAnotherRanksDoubtIsNoneOfOurs(t *testing.T) {
+	a := newAuthority(t)
+	r := a.relay(t, base+"r0", "general", "127.0.0.1:0")
+	r.hello.Ranks, r.hello.RanksAddressable = 2, true
+	f := start(t, a.config(t, r.target("general")))
+	up(t, f, 1)
+	tokens := prompt(11, 320)
+	r.on(f, 0, tokens, 10)
+	r.on(f, 1, tokens, 20)
+	until(t, "both ranks are indexed", func() bool { return f.status(0).Blocks == 30 })
+	r.say(func() *residencyv1.Frame {
+		return &residencyv1.Frame{Body: &residencyv1.Frame_State{State: &residencyv1.State{Rank: 1, State: residencyv1.State_SUSPECT}}}
+	})
+	until(t, "the rank that is believed is chosen", func() bool {
+		_, s := f.Snapshot(ask(tokens))
+		c := s.Candidates[0]
+		return c.Rank == 0 && c.Depth == 10 && c.Stream == routing.StreamLive
+	})
+}
+
 func TestAReplicaIsHeldToItsShareOfTheIndex(t *testing.T) {
 	a := newAuthority(t)
 	greedy := a.relay(t, base+"r0", "general", "127.0.0.1:0")

@@ -32,6 +32,7 @@ type flight struct {
 	key     overlayKey
 	replica *replica
 	epoch   string
+	rank    int
 	ids     []uint64
 	until   time.Time
 	// answered says that the first token has come: the prefix is in the cache,

@@ -50,8 +50,9 @@ type replica struct {
 	hello     *residencyv1.Hello // of this session or the last; never nil
 	whole     bool               // the snapshot of this session is complete
 	ranks     []rankState
-	blocks    int  // resident on the GPU
-	refusing  bool // the index left out blocks of this session
+	onRank    []rankWork // our own work, per epoch
+	blocks    int        // resident on the GPU
+	refusing  bool       // the index left out blocks of this session
 	load      *residencyv1.Load
 	lagMS     int64
 	hit       confidence
@@ -90,7 +91,7 @@ func (r *replica) redial() {
 }
 
 // excluded says why r cannot take a request at all.
-func (r *replica) excluded(req *Request, now time.Time) routing.Reason {
+func (r *replica) excluded(req *Request, sole uint64, now time.Time) routing.Reason {
 	if reason := req.Exclude[r.id]; reason != "" {
 		return reason
 	}
@@ -100,7 +101,7 @@ func (r *replica) excluded(req *Request, now time.Time) routing.Reason {
 	switch {
 	case !r.serves(req):
 		return routing.ModelMissing
-	case !slices.Contains(r.hello.GetRoutesIsolated(), req.Operation):
+	case !r.isolates(req, sole):
 		return routing.RouteNotIsolated
 	}
 	return ""
@@ -114,9 +115,12 @@ func (r *replica) state(now time.Time) routing.Reason {
 	return r.breaker.state(now)
 }
 
-// couldServe says whether r can take such requests when it is well.
-func (r *replica) couldServe(req *Request) bool {
-	return r.serves(req) && slices.Contains(r.hello.GetRoutesIsolated(), req.Operation)
+// isolates says whether the request's domain has its cache to itself: since the
+// engine was shown to keep domains apart, or because it serves no other. sole
+// is the request's domain as a relay names it.
+func (r *replica) isolates(req *Request, sole uint64) bool {
+	return slices.Contains(r.hello.GetRoutesIsolated(), req.Operation) ||
+		sole == r.hello.GetSoleDomain() && sole != 0 && slices.Contains(r.hello.GetRoutesSole(), req.Operation)
 }
 
 func (r *replica) serves(req *Request) bool {
@@ -144,15 +148,20 @@ func (r *replica) stream(now time.Time) (routing.Stream, routing.BasisReason) {
 			worst = k
 		}
 	}
+	return r.streamOf(worst, now)
+}
+
+// streamOf is the state of one rank.
+func (r *replica) streamOf(k rankState, now time.Time) (routing.Stream, routing.BasisReason) {
 	switch {
-	case !worst.stream.Credits():
-		return worst.stream, worst.reason
+	case !k.stream.Credits():
+		return k.stream, k.reason
 	case now.UnixNano()-r.heard.Load() > int64(residency.Stale):
 		return routing.StreamSuspect, routing.SuspectStream
 	case r.refusing:
 		return routing.StreamLivePartial, routing.IndexBudget
 	}
-	return worst.stream, worst.reason
+	return k.stream, k.reason
 }
 
 // silent says whether the engine publishes no events at all.
@@ -181,10 +190,10 @@ func (r *replica) waiting() int64 {
 }
 
 // candidate is r as placement sees it, but for residency.
-func (r *replica) candidate(req *Request, now time.Time) routing.Candidate {
+func (r *replica) candidate(req *Request, sole uint64, now time.Time) routing.Candidate {
 	c := routing.Candidate{
 		ID: r.id, Pool: r.target.Pool, Region: r.target.Region, Epoch: r.epoch,
-		Excluded:      r.excluded(req, now),
+		Excluded:      r.excluded(req, sole, now),
 		BlockSize:     int(r.hello.GetBlockSize()),
 		Confidence:    r.hit.perMille(),
 		WaitingTokens: r.waiting(),
@@ -214,7 +223,7 @@ func (r *replica) newEpoch(epoch string) {
 	if r.epoch == epoch {
 		return
 	}
-	r.epoch, r.counter, r.unused, r.unackedIn = epoch, 0, nil, 0
+	r.epoch, r.counter, r.unused, r.unackedIn, r.onRank = epoch, 0, nil, 0, nil
 	clear(r.unacked)
 }
 

@@ -46,6 +46,7 @@ type Replica struct {
 	Address   string
 	Pool      string
 	Epoch     string // its relay process
+	Rank      int    // data-parallel rank
 	BlockSize int
 }
 
@@ -76,6 +77,7 @@ type Reservation struct {
 
 	// Guarded by Fleet.mu.
 	answered bool
+	computed bool // it is no longer counted as waiting on its rank
 	belied   bool // the first token came too late for what was predicted
 	ended    bool
 }
@@ -131,16 +133,17 @@ func (f *Fleet) reserve(req *Request, look *lookup, v *view, p routing.Placement
 	tokens := int64(max(v.query.PromptTokens-p.Predicted, 1))
 	res := &Reservation{
 		Placement:  p,
-		Replica:    Replica{ID: r.id, Address: r.target.Address, Pool: r.target.Pool, Epoch: r.epoch, BlockSize: p.BlockSize},
+		Replica:    Replica{ID: r.id, Address: r.target.Address, Pool: r.target.Pool, Epoch: r.epoch, Rank: p.Rank, BlockSize: p.BlockSize},
 		HolderDown: p.Excluded[routing.HolderDown] > 0,
 		fleet:      f, replica: r, tokens: tokens, reserved: now,
 		alone: v.snapshot.Candidates[p.Chosen].Running == 0,
 	}
 	res.probe = r.breaker.pass()
 	res.Counter = r.dispatch(tokens)
+	r.begin(p.Rank, tokens)
 	if ids := look.ids(p.BlockSize); len(ids) > 0 && v.snapshot.Candidates[p.Chosen].Stream.Credits() {
 		res.flight = &flight{
-			key: overlayKey{look.ns, p.BlockSize}, replica: r, epoch: r.epoch, ids: ids,
+			key: overlayKey{look.ns, p.BlockSize}, replica: r, epoch: r.epoch, rank: p.Rank, ids: ids,
 			until: now.Add(time.Second + 2*time.Duration(min(p.WaitNS, int64(time.Minute)))),
 		}
 		f.overlay.add(res.flight)
@@ -236,6 +239,13 @@ func (r *Reservation) done() {
 	}
 	if r.replica.epoch == r.Replica.Epoch {
 		r.replica.seen(r.Counter)
+		if !r.computed {
+			r.computed = true
+			r.replica.first(r.Replica.Rank, r.tokens)
+		}
+		if r.ended {
+			r.replica.end(r.Replica.Rank)
+		}
 		r.replica.gen++
 	}
 }

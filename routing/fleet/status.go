@@ -44,7 +44,7 @@ func (f *Fleet) Replicas() []Status {
 	now := time.Now()
 	out := make([]Status, len(f.replicas))
 	for i, r := range f.replicas {
-		c := r.candidate(&Request{}, now)
+		c := r.candidate(&Request{}, 0, now)
 		out[i] = Status{
 			Target: r.target, ID: r.id, Excluded: r.state(now), Detail: r.detail, Epoch: r.epoch,
 			Engine: r.hello.GetEngine(), Models: r.hello.GetModels(), Routes: r.hello.GetRoutesIsolated(),

@@ -75,12 +75,13 @@ type view struct {
 	snapshot routing.Snapshot
 	replicas []*replica // of each candidate
 	gens     []uint64
+	holds    map[int][]hold // of candidates whose rank can be chosen, by rank
 }
 
 // view makes the snapshot. The caller holds f.mu.
 func (f *Fleet) view(r *Request, look *lookup) *view {
-	now := time.Now()
-	n := 0
+	now, sole := time.Now(), blockid.Sole(&f.key, r.Domain)
+	n, ranked := 0, false
 	for _, p := range r.Pools {
 		n += len(f.pools[p])
 	}
@@ -98,11 +99,15 @@ func (f *Fleet) view(r *Request, look *lookup) *view {
 			x.at = len(v.replicas)
 			v.replicas = append(v.replicas, x)
 			v.gens = append(v.gens, x.gen)
-			v.snapshot.Candidates = append(v.snapshot.Candidates, x.candidate(r, now))
+			v.snapshot.Candidates = append(v.snapshot.Candidates, x.candidate(r, sole, now))
+			ranked = ranked || len(x.ranks) > 1
 		}
 	}
 	for i := range look.sizes {
 		f.credit(v, look.ns, &look.sizes[i], now)
+	}
+	if ranked {
+		v.settleRanks(now)
 	}
 	f.missHolder(v, look)
 	return v
@@ -121,8 +126,14 @@ func query(r *Request) routing.Query {
 
 // credit fills in the depths of the candidates with one block size.
 func (f *Fleet) credit(v *view, ns uint64, s *sized, now time.Time) {
-	f.depths(s.matches, v, func(at, depth, any int) {
-		if c := &v.snapshot.Candidates[at]; c.BlockSize == s.block && c.Stream.Credits() {
+	f.depths(s.matches, v, func(at, rank, depth, any int) {
+		c := &v.snapshot.Candidates[at]
+		switch {
+		case c.BlockSize != s.block:
+		case v.replicas[at].addressable():
+			h := v.hold(at, rank)
+			h.depth, h.any = depth, any
+		case c.Stream.Credits():
 			c.Depth, c.Lower = depth, any
 			if any == depth {
 				c.Lower = 0 // nothing beyond
@@ -134,14 +145,20 @@ func (f *Fleet) credit(v *view, ns uint64, s *sized, now time.Time) {
 		if !ok || fl.epoch != fl.replica.epoch {
 			return
 		}
-		c := &v.snapshot.Candidates[at]
-		if !c.Stream.Credits() {
+		own, overlay := &v.snapshot.Candidates[at].Depth, &v.snapshot.Candidates[at].Overlay
+		switch x := fl.replica; {
+		case x.addressable() && fl.rank < len(x.ranks):
+			h := v.hold(at, fl.rank)
+			own, overlay = &h.depth, &h.overlay
+		case len(x.ranks) > 1: // nobody knows which rank has it
+			return
+		case !v.snapshot.Candidates[at].Stream.Credits():
 			return
 		}
 		if fl.answered {
-			c.Depth = max(c.Depth, depth)
+			*own = max(*own, depth)
 		}
-		c.Overlay = max(c.Overlay, depth)
+		*overlay = max(*overlay, depth)
 	})
 }
 
@@ -150,10 +167,10 @@ func (v *view) index(x *replica) (int, bool) {
 	return x.at, x.at < len(v.replicas) && v.replicas[x.at] == x
 }
 
-// depths calls each with the depth of every candidate among the matches. Where
-// a replica has several ranks that is the least over them, because we cannot
-// say which rank will get the request.
-func (f *Fleet) depths(matches []kvindex.Match, v *view, each func(at, depth, any int)) {
+// depths calls each with the depth of every candidate among the matches: for
+// each rank where a request can choose it, otherwise once with the least over
+// all ranks, because we cannot say which of them will get the request.
+func (f *Fleet) depths(matches []kvindex.Match, v *view, each func(at, rank, depth, any int)) {
 	var ranked map[int][3]int // ranks that match, least depth, least on any tier
 	for _, m := range matches {
 		if m.Replica >= len(f.owners) {
@@ -167,8 +184,8 @@ func (f *Fleet) depths(matches []kvindex.Match, v *view, each func(at, depth, an
 		if !ok {
 			continue
 		}
-		if len(r.ranks) == 1 {
-			each(at, m.Depth, m.Any)
+		if len(r.ranks) == 1 || r.addressable() {
+			each(at, f.owners[m.Replica].rank, m.Depth, m.Any)
 			continue
 		}
 		if ranked == nil {
@@ -182,7 +199,7 @@ func (f *Fleet) depths(matches []kvindex.Match, v *view, each func(at, depth, an
 	}
 	for at, k := range ranked {
 		if k[0] == len(v.replicas[at].ranks) {
-			each(at, k[1], k[2])
+			each(at, 0, k[1], k[2])
 		}
 	}
 }
@@ -205,7 +222,7 @@ func (f *Fleet) missHolder(v *view, look *lookup) {
 	holder := -1
 	for i := range look.sizes {
 		s := &look.sizes[i]
-		f.depths(f.index.Held(nil, look.ns, s.ids), v, func(at, depth, _ int) {
+		f.depths(f.index.Held(nil, look.ns, s.ids), v, func(at, _, depth, _ int) {
 			c := &v.snapshot.Candidates[at]
 			if unreachable(c.Excluded) && c.BlockSize == s.block && depth*s.block > best {
 				holder, best = at, depth*s.block

@@ -145,7 +145,7 @@ func (f *Fleet) session(ctx context.Context, r *replica) error {
 
 // brokeWord says whether a session ended because the relay broke the protocol.
 func brokeWord(err error) bool {
-	for _, e := range []error{residency.ErrProtocol, kvindex.ErrNode, kvindex.ErrReused, kvindex.ErrParent, kvindex.ErrTier} {
+	for _, e := range []error{residency.ErrProtocol, kvindex.ErrNode, kvindex.ErrReused, kvindex.ErrTwice, kvindex.ErrParent, kvindex.ErrTier} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -308,6 +308,9 @@ func (s *session) hello(epoch string, h *residencyv1.Hello) error {
 	r.hello, r.whole, r.refusing = h, false, false
 	r.load = new(residencyv1.Load)
 	r.ranks = make([]rankState, h.GetRanks())
+	if len(r.onRank) != len(r.ranks) {
+		r.onRank = make([]rankWork, h.GetRanks())
+	}
 	for i := range r.ranks {
 		r.ranks[i] = rankState{routing.StreamUnknown, routing.SuspectStream}
 	}

@@ -61,6 +61,9 @@ func conversations(b testing.TB, ix *Index, replicas, perReplica, blocks int, ho
 			}
 			prompt := append(append([]uint64{}, systems[k]...), ids...)
 			holders := []int{i, r.IntN(replicas)}[:1+r.IntN(2)]
+			if len(holders) == 2 && holders[1] == i {
+				holders = holders[:1]
+			}
 			for _, h := range holders {
 				hold(h, prompt, len(systems[k]))
 				parent := ends[h][k]

@@ -45,6 +45,9 @@ func (c *cursor) set(off, tiers uint8) {
 	c.dirty = true
 }
 
+// held says whether the replica holds the block that was last moved past.
+func (c *cursor) held() bool { return (c.gpu|c.low)>>(c.off-1)&1 == 1 }
+
 // step moves past the block with that id, if the forest has it there.
 func (c *cursor) step(id uint64) bool {
 	x := c.s.nodes.at(c.node)

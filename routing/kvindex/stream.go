@@ -11,6 +11,7 @@ import (
 var (
 	ErrNode   = errors.New("node number out of bounds")
 	ErrReused = errors.New("node number reused while in use")
+	ErrTwice  = errors.New("block has another node number")
 	ErrParent = errors.New("parent is of another namespace")
 	ErrTier   = errors.New("tier out of bounds")
 )
@@ -183,8 +184,13 @@ func (st *Stream) walk(c *cursor, space uint16, parent, first uint32, ids []uint
 			return done, nil
 		}
 		n := 1
-		if !c.step(ids[done]) {
+		switch {
+		case !c.step(ids[done]):
 			n = c.append(st.fresh(at, ids[done:], tier))
+		case c.held() && (known == nil || known.tiers == 0):
+			// The removal of one number would take the block from the other, which
+			// would go on naming what may be freed.
+			return done, ErrTwice
 		}
 		for k := range n {
 			st.hold(c, space, parent, at+uint32(k), c.off-uint8(n-1-k), tier)

@@ -45,7 +45,7 @@ type Engine struct {
 	URL    string
 	Kind   Kind
 	Events Events
-	Ranks  int // data-parallel ranks; 0 is 1
+	Ranks  int // data-parallel ranks, each publishing at the endpoint's port plus its number; 0 is 1
 	// BlockSize and NumBlocks are used where the engine's metrics do not tell
 	// them; 0 unknown.
 	BlockSize int
@@ -137,11 +137,7 @@ func (e *Engine) Check() error {
 		errs = append(errs, err)
 	}
 	switch e.Kind {
-	case VLLM:
-	case SGLang:
-		if e.ranks() > 1 {
-			bad("ranks of SGLang cannot be addressed")
-		}
+	case VLLM, SGLang:
 	case External:
 		if e.Events != (Events{}) {
 			bad("an external engine has no events")
@@ -173,6 +169,10 @@ func (e *Engine) Check() error {
 
 func (e *Engine) ranks() int { return max(1, e.Ranks) }
 
+// addressable says whether a request can choose its rank: vLLM has a header for
+// it, SGLang balances by itself.
+func (e *Engine) addressable() bool { return e.Kind == VLLM && e.ranks() > 1 }
+
 // target parses URL and refuses what others could reach.
 func (e *Engine) target() (*url.URL, error) {
 	u, err := url.Parse(e.URL)
@@ -202,7 +202,7 @@ func loopback(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// rankEndpoint is where a rank publishes: vLLM adds the rank to the port. It
+// rankEndpoint is where a rank publishes: vLLM and SGLang add the rank to the port. It
 // refuses what others could reach.
 func rankEndpoint(endpoint string, rank int) (string, error) {
 	switch addr, isTCP := strings.CutPrefix(endpoint, "tcp://"); {

@@ -21,6 +21,9 @@ const (
 	maxEngineReply = 8 << 20         // of those
 )
 
+// rankHeader is where vLLM takes the data-parallel rank from.
+const rankHeader = "X-Data-Parallel-Rank"
+
 // engine is the HTTP side of the engine.
 type engine struct {
 	cfg        Engine
@@ -95,6 +98,9 @@ func (e *engine) call(ctx context.Context, method, path string, body []byte) ([]
 	if err != nil {
 		return nil, err
 	}
+	if body != nil && e.cfg.addressable() {
+		req.Header.Set(rankHeader, "0") // probes look for each other's blocks
+	}
 	resp, err := e.transport.RoundTrip(req)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
@@ -138,6 +144,7 @@ type info struct {
 	numBlocks int
 	started   float64
 	routes    []route // whose isolation is proven
+	sole      []route // others, which serve the configured domain only
 }
 
 func (i *info) equal(o *info) bool {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -148,7 +149,7 @@ func (r *Relay) checkTicket(_ http.ResponseWriter, req *http.Request, f *forward
 		return refusedTicket(err)
 	}
 	f.ticket = t
-	if t.Rank >= r.cfg.Engine.ranks() {
+	if t.Rank >= r.cfg.Engine.ranks() || t.Rank > 0 && !r.cfg.Engine.addressable() {
 		return &refusal{status: http.StatusForbidden, code: "wrong_rank"}
 	}
 	return nil
@@ -203,7 +204,7 @@ func (r *Relay) checkIsolation(_ http.ResponseWriter, _ *http.Request, f *forwar
 		return &refusal{status: http.StatusForbidden, code: "adapter_hidden"}
 	case f.info.isolated(f.route):
 		return nil
-	case r.cfg.SaltDomain != "" && f.ticket.Domain == r.cfg.SaltDomain && !f.route.counts():
+	case slices.Contains(f.info.sole, f.route) && f.ticket.Domain == r.cfg.SaltDomain:
 		return nil
 	}
 	return &refusal{status: http.StatusForbidden, code: "route_not_isolated"}
@@ -330,8 +331,8 @@ func (r *Relay) send(ctx context.Context, f *forwarded) (*http.Response, error) 
 	if err != nil {
 		return nil, err
 	}
-	if r.cfg.Engine.ranks() > 1 {
-		out.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(f.ticket.Rank))
+	if r.cfg.Engine.addressable() {
+		out.Header.Set(rankHeader, strconv.Itoa(f.ticket.Rank))
 	}
 	return r.engine.transport.RoundTrip(out)
 }

@@ -426,7 +426,7 @@ func TestInvariant12WhatIsNotTheSameIsNotTheSameBlock(t *testing.T) {
 		{"another salt", func(e *kvevents.Event) { e.Salt = "other" }},
 		{"no salt", func(e *kvevents.Event) { e.Salt = "" }},
 		{"media", func(e *kvevents.Event) {
-			e.Extra = [][]kvevents.ExtraKey{{{Kind: kvevents.SaltKey, ID: e.Salt}, {Kind: kvevents.MediaKey, ID: "i", Offset: 0}}, nil}
+			e.Extra = [][]kvevents.ExtraKey{{{Kind: kvevents.MediaKey, ID: "i", Offset: 0}, {Kind: kvevents.SaltKey, ID: e.Salt}}, nil}
 		}},
 		{"a key that nobody knows", func(e *kvevents.Event) {
 			e.Extra = [][]kvevents.ExtraKey{{{Kind: kvevents.SaltKey, ID: e.Salt}, {}}, nil}
@@ -459,24 +459,37 @@ func TestInvariant12WhatIsNotTheSameIsNotTheSameBlock(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a rank", func(t *testing.T) {
+	t.Run("a rank that the request chooses", func(t *testing.T) {
 		p := newPlane(t, shape{ranks: 2})
-		p.deliver(0, 0, p.sides[0].engines[0].batch(p.sides[0].engines[0].store(nsA, "wxy", 0, 3)))
-		p.settle()
-		if got := p.credit(0, nsA, "wxy"); got != 0 {
-			t.Errorf("one rank of two holds it: credited %d", got)
+		for rank, names := range []string{"wx", "wxy"} {
+			p.deliver(0, rank, p.sides[0].engines[rank].batch(p.sides[0].engines[rank].store(nsA, names, 0, len(names))))
 		}
-		p.deliver(0, 1, p.sides[0].engines[1].batch(p.sides[0].engines[1].store(nsA, "wx", 0, 2)))
 		p.settle()
-		if got := p.credit(0, nsA, "wxy"); got != 2 {
-			t.Errorf("the ranks hold 3 and 2: credited %d", got)
+		if c := p.candidates(nsA, "wxy")[0]; c.Depth != 3 || c.Rank != 1 {
+			t.Errorf("the ranks hold 2 and 3: credited %d on rank %d", c.Depth, c.Rank)
 		}
 		e := p.sides[0].engines[1]
 		e.rank = 0 // what it says of itself is not believed
 		p.deliver(0, 1, e.batch(e.store(nsA, "wxy", 2, 3)))
 		p.settle()
+		if c := p.candidates(nsA, "wxy")[0]; c.Depth != 2 || c.Rank != 0 {
+			t.Errorf("rank 1 says it is another: credited %d on rank %d", c.Depth, c.Rank)
+		}
+	})
+	t.Run("a rank that the engine chooses", func(t *testing.T) {
+		p := newPlane(t, shape{ranks: 2, kind: SGLang})
+		say := func(rank int, names string) {
+			p.deliver(0, rank, p.sides[0].engines[rank].batch(p.sides[0].engines[rank].store(nsA, names, 0, len(names))))
+			p.settle()
+		}
+		say(0, "wxy")
 		if got := p.credit(0, nsA, "wxy"); got != 0 {
-			t.Errorf("a rank that says it is another: credited %d", got)
+			t.Errorf("one rank of two holds it: credited %d", got)
+		}
+		p.sides[0].engines[1].rank = 0 // as without parallel attention
+		say(1, "wx")
+		if c := p.candidates(nsA, "wxy")[0]; c.Depth != 2 || c.Rank != 0 {
+			t.Errorf("the ranks hold 3 and 2: credited %d on rank %d", c.Depth, c.Rank)
 		}
 	})
 }
@@ -513,8 +526,9 @@ func TestInvariant13GoldenBytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(file, err)
 		}
-		want := 0
+		want, hidden := 0, false
 		for i := range b.Events {
+			hidden = hidden || b.Events[i].SaltHidden
 			if ev := &b.Events[i]; ev.Type == kvevents.Stored && ev.Salt != "" && !ev.SaltHidden && ev.Parent.IsZero() && ev.Dense() && ev.Adapter == "" {
 				want += len(ev.Hashes)
 			}
@@ -524,6 +538,9 @@ func TestInvariant13GoldenBytes(t *testing.T) {
 		sub.take(m.flush())
 		if got := len(sub.credits()); got != want {
 			t.Errorf("%s: %d blocks credited, want %d", file, got, want)
+		}
+		if m.saltHidden != hidden {
+			t.Errorf("%s: that the dialect hides the salt is noticed: %v", file, m.saltHidden)
 		}
 		credited += want
 	}

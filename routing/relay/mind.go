@@ -55,10 +55,12 @@ func (r *Relay) prove(ctx context.Context) (*info, error) {
 		return nil, err
 	}
 	r.fitMirror(in)
+	all := slices.Sorted(maps.Keys(probes))
 	if r.cfg.Engine.Kind == External {
+		in.sole = r.sole(all...)
 		return in, nil
 	}
-	for _, rt := range slices.Sorted(maps.Keys(probes)) {
+	for _, rt := range all {
 		err := probe(ctx, r.engine, r.salts, in, rt)
 		var status errStatus
 		switch {
@@ -70,6 +72,7 @@ func (r *Relay) prove(ctx context.Context) (*info, error) {
 		case errors.Is(err, errNotIsolated), errors.Is(err, errNoHit), errors.Is(err, errNoReport), errors.Is(err, errShort):
 			r.log.Warn("salt isolation not proven: route refused but for the configured domain", "route", string(rt),
 				"domain", r.cfg.SaltDomain, "error", err)
+			in.sole = append(in.sole, r.sole(rt)...)
 		default:
 			return nil, err // the engine went away
 		}
@@ -85,6 +88,15 @@ func (r *Relay) prove(ctx context.Context) (*info, error) {
 		}
 	}
 	return in, nil
+}
+
+// sole are those routes that the configured domain has for itself: none without
+// one.
+func (r *Relay) sole(routes ...route) []route {
+	if r.cfg.SaltDomain == "" {
+		return nil
+	}
+	return routes
 }
 
 // fitMirror adapts the mirrors to what the engine turned out to be.

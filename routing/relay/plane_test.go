@@ -250,6 +250,7 @@ type plane struct {
 // that keeps everything for replay.
 type shape struct {
 	replicas, ranks int
+	kind            Kind // empty: vLLM
 	noReplay        bool
 	kept            int // batches; 0: all
 	form            kvevents.Form
@@ -276,12 +277,15 @@ var planeSVIDs = sync.OnceValue(func() (out [8]tls.Certificate) {
 func planeID(i int) string { return fmt.Sprintf("spiffe://example.org/pool/general/r%d", i) }
 
 func newSide(t tb, i int, sh shape) *side {
+	if sh.kind == "" {
+		sh.kind = VLLM
+	}
 	salts, err := newSalter("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &side{blocks: sh.blocks, relay: &Relay{
-		cfg: Config{Pool: "general", Engine: Engine{Kind: VLLM, Ranks: sh.ranks}},
+		cfg: Config{Pool: "general", Engine: Engine{Kind: sh.kind, Ranks: sh.ranks}},
 		id:  planeID(i), epoch: fmt.Sprint("epoch ", i), log: slog.New(slog.DiscardHandler), load: newLoad(), counts: newCounters(), salts: salts,
 	}}
 	s.relay.hub = newHub(sh.ranks, !sh.noReplay, s.relay.mirrorConfig(testBlock, sh.blocks), nil)

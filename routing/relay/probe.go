@@ -134,7 +134,9 @@ const (
 // same fresh prompt in domain a, then in b (no hit), then in a again (a hit,
 // or the lack of the former would mean nothing). The domains are new each time
 // and reserved: the salter does not know their salts, so their blocks are
-// reported to nobody.
+// reported to nobody. Where the engine has ranks and chooses among them by
+// itself, a prompt may miss because it came to another rank: it is then sent so
+// often that all have it, and in several other domains.
 func probe(ctx context.Context, e *engine, s *salter, in *info, r route) error {
 	var err error
 	for range probeTries { // other work may have evicted the prompt meanwhile
@@ -149,7 +151,7 @@ func probeOnce(ctx context.Context, e *engine, s *salter, in *info, r route) err
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	model, nonce := in.models[0], rand.Text()
-	a, b := s.secret("probe/a/"+nonce, model), s.secret("probe/b/"+nonce, model)
+	a := s.secret("probe/a/"+nonce, model)
 	block := in.blockSize
 	if block == 0 {
 		block = probeBlock
@@ -162,22 +164,50 @@ func probeOnce(ctx context.Context, e *engine, s *salter, in *info, r route) err
 	if first.prompt < 2*block+1 {
 		return fmt.Errorf("%w: %d tokens, blocks of %d", errShort, first.prompt, block)
 	}
-	other, err := ask(ctx, e, r, model, b, text)
-	if err != nil {
-		return err
-	}
-	again, err := ask(ctx, e, r, model, a, text)
-	switch {
-	case err != nil:
-		return err
-	case first.cached > 0 || other.cached > 0:
+	if first.cached > 0 {
 		return errNotIsolated
-	case !again.reported:
-		return errNoReport
-	case again.cached < block:
-		return errNoHit
 	}
-	return nil
+	repeats := e.cfg.probeRepeats()
+	for range repeats - 1 { // every rank shall have the prompt
+		if _, err := ask(ctx, e, r, model, a, text); err != nil {
+			return err
+		}
+	}
+	for k := range min(repeats, 3) {
+		other, err := ask(ctx, e, r, model, s.secret(fmt.Sprintf("probe/b%d/%s", k, nonce), model), text)
+		if err != nil {
+			return err
+		}
+		if other.cached > 0 {
+			return errNotIsolated
+		}
+	}
+	return control(ctx, e, r, model, a, text, block)
+}
+
+// control asks for the prompt in its own domain again, which must be a hit.
+func control(ctx context.Context, e *engine, r route, model, salt, text string, block int) error {
+	for range e.cfg.probeRepeats() {
+		again, err := ask(ctx, e, r, model, salt, text)
+		switch {
+		case err != nil:
+			return err
+		case !again.reported && e.cfg.probeRepeats() == 1:
+			return errNoReport
+		case again.cached >= block:
+			return nil
+		}
+	}
+	return errNoHit
+}
+
+// probeRepeats is how often a prompt is sent so that whichever rank gets the
+// next request almost surely has seen it.
+func (e *Engine) probeRepeats() int {
+	if e.ranks() == 1 || e.addressable() {
+		return 1
+	}
+	return 4 * e.ranks()
 }
 
 // nonsense is random text of about n characters that no cache has seen.

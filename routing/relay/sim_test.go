@@ -80,7 +80,7 @@ func simWorld(t *testing.T, edit func(*sim.Config, *Config)) (w *world, model *p
 		stop = startSim(t, engine)
 	}
 	w = newWorld(t, func(c *Config) {
-		c.Engine.URL = "http://" + engine.Listen
+		c.Engine.URL, c.Engine.Ranks = "http://"+engine.Listen, engine.Ranks
 		c.Engine.Events = Events{Endpoint: engine.Events, Replay: engine.Replay, Listen: conf.Engine.Events.Listen}
 	})
 	if conf.Engine.Events.Listen {
@@ -285,7 +285,7 @@ func TestARelayThatStartsLateLearnsFromTheReplayButNotItsPredecessorsSalts(t *te
 	body := longBody("late")
 	w.chat("a", body)
 	late := newWorld(t, func(c *Config) {
-		c.Engine.URL = "http://" + engine.Listen
+		c.Engine.URL, c.Engine.Ranks = "http://"+engine.Listen, engine.Ranks
 		c.Engine.Events = Events{Endpoint: engine.Events, Replay: engine.Replay}
 	})
 	late.ready()

@@ -194,8 +194,9 @@ func (s *stream) take(seq, sum uint64, b *kvevents.Batch) {
 	switch {
 	case b == nil || !b.UnderCredits():
 		f = "undecodable_batch"
-	case b.Rank != kvevents.None && b.Rank != s.rank:
-		// Who speaks is known from the connection, not from what it says.
+	case b.Rank != kvevents.None && b.Rank != s.rank && !(b.Rank == 0 && s.m.cfg.perEvent):
+		// Who speaks is known from the connection, not from what it says. SGLang
+		// names the rank of its attention, which is 0 where that is not parallel.
 		f = "other_rank"
 	default:
 		f = s.m.apply(b)

@@ -182,8 +182,15 @@ func (w *watch) begin(pics []picture) error {
 		BlockSize: uint32(w.info.blockSize), NumBlocks: uint64(w.info.numBlocks), Ranks: uint32(w.r.cfg.Engine.ranks()),
 		SaltVisible: w.r.cfg.Engine.Kind != External && !w.r.hub.saltHidden(), TierNames: tierNames[:],
 	}
+	hello.RanksAddressable = w.r.cfg.Engine.addressable()
 	for _, rt := range w.info.routes {
 		hello.RoutesIsolated = append(hello.RoutesIsolated, string(rt))
+	}
+	for _, rt := range w.info.sole {
+		hello.RoutesSole = append(hello.RoutesSole, string(rt))
+	}
+	if len(w.info.sole) > 0 {
+		hello.SoleDomain = blockid.Sole(&w.key, w.r.cfg.SaltDomain)
 	}
 	if err := w.frame(&residencyv1.Frame{Body: &residencyv1.Frame_Hello{Hello: hello}}); err != nil {
 		return err
@@ -314,5 +321,10 @@ func (s *watchServer) Diverge(ctx context.Context, req *residencyv1.DivergeReque
 		return new(residencyv1.DivergeResponse), nil
 	}
 	depth := s.r.hub.match(t.rank, &key, t.ns, req.GetIds())
+	if !s.r.cfg.Engine.addressable() { // any rank may have had it
+		for rank := 1; rank < s.r.cfg.Engine.ranks(); rank++ {
+			depth = max(depth, s.r.hub.match(rank, &key, t.ns, req.GetIds()))
+		}
+	}
 	return &residencyv1.DivergeResponse{Known: true, Index: uint32(depth)}, nil
 }

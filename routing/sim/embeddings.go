@@ -48,6 +48,11 @@ func (e *Engine) embed(w http.ResponseWriter, r *http.Request) {
 	if slices.Contains(e.cfg.SaltBlind, r.URL.Path) {
 		salt = ""
 	}
+	rank, err := e.rankOf(r)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
 	texts, err := req.texts()
 	if err != nil {
 		writeError(w, http.StatusBadRequest, err.Error())
@@ -60,7 +65,7 @@ func (e *Engine) embed(w http.ResponseWriter, r *http.Request) {
 			writeError(w, http.StatusBadRequest, fmt.Sprintf("input %d has %d tokens", i, len(prompt)))
 			return
 		}
-		cached, err := e.prefill(r.Context(), &request{prompt: prompt, salt: salt, adapter: adapter})
+		cached, err := e.prefill(r.Context(), &request{prompt: prompt, salt: salt, adapter: adapter, rank: rank})
 		if err != nil {
 			return // the caller has gone
 		}
@@ -89,7 +94,7 @@ func (r *embeddingsRequest) texts() ([]string, error) {
 // first token.
 func (e *Engine) prefill(ctx context.Context, req *request) (int, error) {
 	req.plan, req.limit = []uint32{e.end}, 1
-	seq, next, stop := e.begin(ctx, req)
+	seq, next, stop := req.begin(ctx)
 	if seq == nil {
 		return 0, context.Cause(ctx)
 	}

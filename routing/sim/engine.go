@@ -27,6 +27,7 @@ type Config struct {
 	Events      string        // endpoint the events are published on; empty publishes none
 	Connect     bool          // connect to Events instead of binding it, as vLLM does for some endpoints
 	Replay      string        // endpoint that answers for past batches; empty for none, vLLM's default
+	Ranks       int           // data-parallel ranks, each with a cache and endpoints of its own: the port is the configured one plus the rank; 0 means 1
 	Topic       string
 	Form        kvevents.Form // encoding of events
 	Timing      Timing
@@ -37,14 +38,10 @@ type Config struct {
 
 // Engine is one running stand-in.
 type Engine struct {
-	cfg      Config
-	end      uint32 // id of the end token
-	http     net.Listener
-	pub      *kvevents.Publisher
-	replay   *kvevents.ReplayServer
-	commands chan func(*scheduler)
-	stopped  chan struct{} // closed when the scheduler's goroutine has ended
-	seq      uint64        // of the next batch; owned by the scheduler's goroutine
+	cfg   Config
+	end   uint32 // id of the end token
+	http  net.Listener
+	ranks []*rank
 }
 
 // New binds the engine's addresses. The caller must call Run or Close.
@@ -67,7 +64,7 @@ func New(cfg Config) (*Engine, error) {
 	if len(end) != 1 {
 		return nil, fmt.Errorf("sim: %q is not one token of the model", cfg.EndToken)
 	}
-	e := &Engine{cfg: cfg, end: end[0], commands: make(chan func(*scheduler)), stopped: make(chan struct{})}
+	e := &Engine{cfg: cfg, end: end[0]}
 	if err := e.bind(); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -85,18 +82,11 @@ func (e *Engine) bind() (err error) {
 	if e.http, err = net.Listen("tcp", e.cfg.Listen); err != nil {
 		return fmt.Errorf("sim: %w", err)
 	}
-	if e.cfg.Events != "" {
-		listen := e.cfg.Events
-		if e.cfg.Connect {
-			listen = ""
-		}
-		if e.pub, err = kvevents.NewPublisher(kvevents.PublisherConfig{Listen: listen}); err != nil {
-			return fmt.Errorf("sim: publish events: %w", err)
-		}
-	}
-	if e.cfg.Replay != "" {
-		if e.replay, err = kvevents.NewReplayServer(kvevents.ReplayConfig{Listen: e.cfg.Replay, TopicFrame: true}); err != nil {
-			return fmt.Errorf("sim: serve replays: %w", err)
+	for i := range positive(e.cfg.Ranks, 1) {
+		r := &rank{cfg: &e.cfg, number: i, commands: make(chan func(*scheduler)), stopped: make(chan struct{})}
+		e.ranks = append(e.ranks, r)
+		if err := r.bind(); err != nil {
+			return fmt.Errorf("sim: rank %d: %w", i, err)
 		}
 	}
 	return nil
@@ -110,11 +100,8 @@ func (e *Engine) Close() error {
 			errs = append(errs, err)
 		}
 	}
-	if e.pub != nil {
-		errs = append(errs, e.pub.Close())
-	}
-	if e.replay != nil {
-		errs = append(errs, e.replay.Close())
+	for _, r := range e.ranks {
+		errs = append(errs, r.close())
 	}
 	return errors.Join(errs...)
 }
@@ -122,20 +109,20 @@ func (e *Engine) Close() error {
 // URL is the base of the HTTP surface.
 func (e *Engine) URL() string { return "http://" + e.http.Addr().String() }
 
-// EventsEndpoint is where events are published, as bound.
+// EventsEndpoint is where the first rank's events are published, as bound.
 func (e *Engine) EventsEndpoint() string {
-	if e.pub == nil {
+	if e.ranks[0].pub == nil {
 		return ""
 	}
-	return e.pub.Addr()
+	return e.ranks[0].pub.Addr()
 }
 
-// ReplayEndpoint is where replays are asked for, as bound.
+// ReplayEndpoint is where the first rank's replays are asked for, as bound.
 func (e *Engine) ReplayEndpoint() string {
-	if e.replay == nil {
+	if e.ranks[0].replay == nil {
 		return ""
 	}
-	return e.replay.Addr()
+	return e.ranks[0].replay.Addr()
 }
 
 // Run serves until ctx ends.
@@ -147,13 +134,15 @@ func (e *Engine) Run(ctx context.Context) error {
 		ReadHeaderTimeout: 10 * time.Second,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
-	if e.cfg.Connect {
-		work.Go(func() { e.connect(ctx) })
+	for _, r := range e.ranks {
+		if e.cfg.Connect {
+			work.Go(func() { r.connect(ctx) })
+		}
+		work.Go(func() {
+			defer close(r.stopped)
+			r.loop(ctx)
+		})
 	}
-	work.Go(func() {
-		defer close(e.stopped)
-		e.loop(ctx)
-	})
 	work.Go(func() {
 		<-ctx.Done()
 		_ = server.Close() // an engine that dies does not say goodbye
@@ -165,81 +154,4 @@ func (e *Engine) Run(ctx context.Context) error {
 		err = nil
 	}
 	return errors.Join(err, e.Close())
-}
-
-// connect keeps trying, since the other side may start later.
-func (e *Engine) connect(ctx context.Context) {
-	for {
-		err := e.pub.Connect(ctx, e.cfg.Events)
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		e.cfg.Logger.Debug("event subscriber not there yet", "endpoint", e.cfg.Events, "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
-}
-
-// loop owns the scheduler.
-func (e *Engine) loop(ctx context.Context) {
-	s := &scheduler{cache: newCache(e.cfg.Blocks, e.cfg.BlockSize), timing: e.cfg.Timing, budget: 2048, maxRunning: 64}
-	for {
-		if s.idle() {
-			select {
-			case <-ctx.Done():
-				return
-			case f := <-e.commands:
-				f(s)
-			}
-			continue
-		}
-		select {
-		case f := <-e.commands:
-			f(s)
-			continue
-		default:
-		}
-		out, cost := s.step()
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(cost):
-		}
-		e.publish(s.cache.takeEvents())
-		for _, o := range out {
-			o.seq.emit(o.token, o.last)
-		}
-	}
-}
-
-// publish sends the events of one step as one batch.
-func (e *Engine) publish(events []kvevents.Event) {
-	if e.pub == nil || len(events) == 0 {
-		return
-	}
-	b := kvevents.Batch{TS: float64(time.Now().UnixMicro()) / 1e6, Rank: 0, Events: events}
-	m := kvevents.Message{Topic: e.cfg.Topic, Seq: e.seq, Payload: kvevents.AppendBatch(nil, &b, e.cfg.Form)}
-	e.seq++
-	if e.replay != nil {
-		e.replay.Append(m)
-	}
-	if err := e.pub.Publish(m.Topic, m.Seq, m.Payload); err != nil {
-		e.cfg.Logger.Warn("events not published", "error", err)
-	}
-}
-
-// do runs f in the scheduler's goroutine and waits for it. It reports false if
-// the engine or ctx has ended.
-func (e *Engine) do(ctx context.Context, f func(*scheduler)) bool {
-	done := make(chan struct{})
-	select {
-	case e.commands <- func(s *scheduler) { defer close(done); f(s) }:
-		<-done
-		return true
-	case <-ctx.Done():
-	case <-e.stopped:
-	}
-	return false
 }

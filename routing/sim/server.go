@@ -56,8 +56,12 @@ func (e *Engine) serves(name string) (adapter string, ok bool) {
 }
 
 func (e *Engine) reset(w http.ResponseWriter, r *http.Request) {
-	cleared := false
-	e.do(r.Context(), func(s *scheduler) { cleared = s.cache.clear() })
+	cleared := true
+	for _, rank := range e.ranks {
+		done := false
+		rank.do(r.Context(), func(s *scheduler) { done = s.cache.clear() })
+		cleared = cleared && done
+	}
 	if !cleared {
 		writeError(w, http.StatusConflict, "cache is in use")
 	}
@@ -65,24 +69,29 @@ func (e *Engine) reset(w http.ResponseWriter, r *http.Request) {
 
 func (e *Engine) metrics(w http.ResponseWriter, r *http.Request) {
 	var b strings.Builder
-	e.do(r.Context(), func(s *scheduler) {
-		label := fmt.Sprintf(`{engine="0",model_name=%q}`, e.cfg.Model)
-		gauge := func(kind, name string, v any) {
-			fmt.Fprintf(&b, "# TYPE vllm:%s %s\nvllm:%s%s %v\n", name, kind, name, label, v)
-		}
-		fmt.Fprintf(&b, "# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"%d\",enable_prefix_caching=\"True\",engine=\"0\",num_gpu_blocks=\"%d\"} 1.0\n",
-			e.cfg.BlockSize, e.cfg.Blocks)
-		gauge("gauge", "num_requests_running", float64(len(s.running)))
-		gauge("gauge", "num_requests_waiting", float64(len(s.waiting)))
-		gauge("gauge", "kv_cache_usage_perc", float64(len(s.cache.blocks)-s.cache.free)/float64(len(s.cache.blocks)))
-		gauge("counter", "prefix_cache_queries_total", s.seenTokens)
-		gauge("counter", "prefix_cache_hits_total", s.hitTokens)
-		gauge("counter", "prompt_tokens_total", s.prompts)
-		gauge("counter", "generation_tokens_total", s.generated)
-		gauge("counter", "num_preemptions_total", s.preemptions)
-	})
+	for _, rank := range e.ranks {
+		rank.do(r.Context(), func(s *scheduler) { rank.metrics(&b, s) })
+	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_, _ = io.WriteString(w, b.String()) // a scraper that left needs no answer
+}
+
+// metrics writes what vLLM says of one of its engines.
+func (r *rank) metrics(b *strings.Builder, s *scheduler) {
+	label := fmt.Sprintf(`{engine="%d",model_name=%q}`, r.number, r.cfg.Model)
+	gauge := func(kind, name string, v any) {
+		fmt.Fprintf(b, "# TYPE vllm:%s %s\nvllm:%s%s %v\n", name, kind, name, label, v)
+	}
+	fmt.Fprintf(b, "# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"%d\",enable_prefix_caching=\"True\",engine=\"%d\",num_gpu_blocks=\"%d\"} 1.0\n",
+		r.cfg.BlockSize, r.number, r.cfg.Blocks)
+	gauge("gauge", "num_requests_running", float64(len(s.running)))
+	gauge("gauge", "num_requests_waiting", float64(len(s.waiting)))
+	gauge("gauge", "kv_cache_usage_perc", float64(len(s.cache.blocks)-s.cache.free)/float64(len(s.cache.blocks)))
+	gauge("counter", "prefix_cache_queries_total", s.seenTokens)
+	gauge("counter", "prefix_cache_hits_total", s.hitTokens)
+	gauge("counter", "prompt_tokens_total", s.prompts)
+	gauge("counter", "generation_tokens_total", s.generated)
+	gauge("counter", "num_preemptions_total", s.preemptions)
 }
 
 // request is a decoded request and what will be said to it.
@@ -98,6 +107,7 @@ type request struct {
 	limit   int
 	salt    string
 	adapter string
+	rank    *rank // whose scheduler gets it
 }
 
 func (e *Engine) generate(w http.ResponseWriter, r *http.Request) {
@@ -115,7 +125,11 @@ func (e *Engine) generate(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusNotFound, fmt.Sprintf("The model `%s` does not exist.", req.Model))
 		return
 	}
-	seq, next, stop := e.begin(r.Context(), req)
+	if req.rank, err = e.rankOf(r); err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	seq, next, stop := req.begin(r.Context())
 	if seq == nil {
 		return
 	}
@@ -133,13 +147,14 @@ func (e *Engine) generate(w http.ResponseWriter, r *http.Request) {
 // begin hands a request to the scheduler. next returns what it makes, token by
 // token; stop says that nobody wants more. The sequence is nil if the caller has
 // gone.
-func (e *Engine) begin(ctx context.Context, req *request) (seq *sequence, next func() (emission, error), stop func()) {
-	tokens := make(chan emission, len(req.plan)+1) // the scheduler never waits for a reader
-	seq = &sequence{tokens: slices.Clone(req.prompt), prompt: len(req.prompt), plan: req.plan, limit: req.limit, chain: chain{salt: req.salt, adapter: req.adapter}}
+func (r *request) begin(ctx context.Context) (seq *sequence, next func() (emission, error), stop func()) {
+	tokens := make(chan emission, len(r.plan)+1) // the scheduler never waits for a reader
+	seq = &sequence{tokens: slices.Clone(r.prompt), prompt: len(r.prompt), plan: r.plan, limit: r.limit, chain: chain{salt: r.salt, adapter: r.adapter}}
 	seq.emit = func(token uint32, last string) { tokens <- emission{token: token, last: last} }
-	if !e.do(ctx, func(s *scheduler) { s.waiting = append(s.waiting, seq) }) {
+	if !r.rank.do(ctx, func(s *scheduler) { s.waiting = append(s.waiting, seq) }) {
 		return nil, nil, nil
 	}
+	r.rank.requests.Add(1)
 	next = func() (emission, error) {
 		select {
 		case em := <-tokens:
@@ -148,7 +163,10 @@ func (e *Engine) begin(ctx context.Context, req *request) (seq *sequence, next f
 			return emission{}, context.Cause(ctx)
 		}
 	}
-	return seq, next, func() { e.do(context.WithoutCancel(ctx), func(*scheduler) { seq.stopped = true }) }
+	return seq, next, func() {
+		r.rank.requests.Add(-1)
+		r.rank.do(context.WithoutCancel(ctx), func(*scheduler) { seq.stopped = true })
+	}
 }
 
 // read decodes a body and plans the answer. Fields it does not know are

@@ -166,6 +166,7 @@ type Frame struct {
 	//	*Frame_State
 	//	*Frame_Load
 	//	*Frame_Heartbeat
+	//	*Frame_Drain
 	Body          isFrame_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -303,6 +304,15 @@ func (x *Frame) GetHeartbeat() *Heartbeat {
 	return nil
 }
 
+func (x *Frame) GetDrain() *Drain {
+	if x != nil {
+		if x, ok := x.Body.(*Frame_Drain); ok {
+			return x.Drain
+		}
+	}
+	return nil
+}
+
 type isFrame_Body interface {
 	isFrame_Body()
 }
@@ -343,6 +353,10 @@ type Frame_Heartbeat struct {
 	Heartbeat *Heartbeat `protobuf:"bytes,11,opt,name=heartbeat,proto3,oneof"`
 }
 
+type Frame_Drain struct {
+	Drain *Drain `protobuf:"bytes,12,opt,name=drain,proto3,oneof"`
+}
+
 func (*Frame_Hello) isFrame_Body() {}
 
 func (*Frame_Snapshot) isFrame_Body() {}
@@ -361,21 +375,28 @@ func (*Frame_Load) isFrame_Body() {}
 
 func (*Frame_Heartbeat) isFrame_Body() {}
 
+func (*Frame_Drain) isFrame_Body() {}
+
 type Hello struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Replica        string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"` // the relay's own SPIFFE ID
-	Pool           string                 `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
-	Engine         string                 `protobuf:"bytes,3,opt,name=engine,proto3" json:"engine,omitempty"` // vllm, sglang or external, and the version where known
-	Models         []string               `protobuf:"bytes,4,rep,name=models,proto3" json:"models,omitempty"` // served names
-	Adapters       []string               `protobuf:"bytes,5,rep,name=adapters,proto3" json:"adapters,omitempty"`
-	BlockSize      uint32                 `protobuf:"varint,6,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`               // tokens
-	NumBlocks      uint64                 `protobuf:"varint,7,opt,name=num_blocks,json=numBlocks,proto3" json:"num_blocks,omitempty"`               // capacity of the engine's cache; 0 unknown
-	Ranks          uint32                 `protobuf:"varint,8,opt,name=ranks,proto3" json:"ranks,omitempty"`                                        // data-parallel ranks; at least 1
-	RoutesIsolated []string               `protobuf:"bytes,9,rep,name=routes_isolated,json=routesIsolated,proto3" json:"routes_isolated,omitempty"` // operations whose salt isolation is proven, "POST /v1/chat/completions"
-	SaltVisible    bool                   `protobuf:"varint,10,opt,name=salt_visible,json=saltVisible,proto3" json:"salt_visible,omitempty"`
-	TierNames      []string               `protobuf:"bytes,11,rep,name=tier_names,json=tierNames,proto3" json:"tier_names,omitempty"` // index is the tier number; 0 is the GPU
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Replica          string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"` // the relay's own SPIFFE ID
+	Pool             string                 `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
+	Engine           string                 `protobuf:"bytes,3,opt,name=engine,proto3" json:"engine,omitempty"` // vllm, sglang or external, and the version where known
+	Models           []string               `protobuf:"bytes,4,rep,name=models,proto3" json:"models,omitempty"` // served names
+	Adapters         []string               `protobuf:"bytes,5,rep,name=adapters,proto3" json:"adapters,omitempty"`
+	BlockSize        uint32                 `protobuf:"varint,6,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`               // tokens
+	NumBlocks        uint64                 `protobuf:"varint,7,opt,name=num_blocks,json=numBlocks,proto3" json:"num_blocks,omitempty"`               // capacity of the engine's cache; 0 unknown
+	Ranks            uint32                 `protobuf:"varint,8,opt,name=ranks,proto3" json:"ranks,omitempty"`                                        // data-parallel ranks; at least 1
+	RoutesIsolated   []string               `protobuf:"bytes,9,rep,name=routes_isolated,json=routesIsolated,proto3" json:"routes_isolated,omitempty"` // operations whose salt isolation is proven, "POST /v1/chat/completions"
+	SaltVisible      bool                   `protobuf:"varint,10,opt,name=salt_visible,json=saltVisible,proto3" json:"salt_visible,omitempty"`
+	TierNames        []string               `protobuf:"bytes,11,rep,name=tier_names,json=tierNames,proto3" json:"tier_names,omitempty"`                       // index is the tier number; 0 is the GPU
+	RanksAddressable bool                   `protobuf:"varint,12,opt,name=ranks_addressable,json=ranksAddressable,proto3" json:"ranks_addressable,omitempty"` // a ticket's rank chooses the rank; otherwise the engine does
+	// Operations whose isolation is not proven and that serve one domain only,
+	// and SipHash-2-4(block_key, lenprefix("sole", domain)) of that domain.
+	RoutesSole    []string `protobuf:"bytes,13,rep,name=routes_sole,json=routesSole,proto3" json:"routes_sole,omitempty"`
+	SoleDomain    uint64   `protobuf:"fixed64,14,opt,name=sole_domain,json=soleDomain,proto3" json:"sole_domain,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -483,6 +504,27 @@ func (x *Hello) GetTierNames() []string {
 		return x.TierNames
 	}
 	return nil
+}
+
+func (x *Hello) GetRanksAddressable() bool {
+	if x != nil {
+		return x.RanksAddressable
+	}
+	return false
+}
+
+func (x *Hello) GetRoutesSole() []string {
+	if x != nil {
+		return x.RoutesSole
+	}
+	return nil
+}
+
+func (x *Hello) GetSoleDomain() uint64 {
+	if x != nil {
+		return x.SoleDomain
+	}
+	return 0
 }
 
 // Snapshot is a part of the state as of SnapshotEnd's frame. Parents come
@@ -1009,6 +1051,52 @@ func (x *Heartbeat) GetEventLagUs() int64 {
 	return 0
 }
 
+// Drain says that the replica takes no new requests, or that it does again. The
+// relay still forwards what comes; what is under way goes on.
+type Drain struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Draining      bool                   `protobuf:"varint,1,opt,name=draining,proto3" json:"draining,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drain) Reset() {
+	*x = Drain{}
+	mi := &file_routing_residency_v1_residency_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drain) ProtoMessage() {}
+
+func (x *Drain) ProtoReflect() protoreflect.Message {
+	mi := &file_routing_residency_v1_residency_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drain.ProtoReflect.Descriptor instead.
+func (*Drain) Descriptor() ([]byte, []int) {
+	return file_routing_residency_v1_residency_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Drain) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
 type DivergeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TicketId      string                 `protobuf:"bytes,1,opt,name=ticket_id,json=ticketId,proto3" json:"ticket_id,omitempty"`
@@ -1019,7 +1107,7 @@ type DivergeRequest struct {
 
 func (x *DivergeRequest) Reset() {
 	*x = DivergeRequest{}
-	mi := &file_routing_residency_v1_residency_proto_msgTypes[12]
+	mi := &file_routing_residency_v1_residency_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1119,7 @@ func (x *DivergeRequest) String() string {
 func (*DivergeRequest) ProtoMessage() {}
 
 func (x *DivergeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_routing_residency_v1_residency_proto_msgTypes[12]
+	mi := &file_routing_residency_v1_residency_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1132,7 @@ func (x *DivergeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DivergeRequest.ProtoReflect.Descriptor instead.
 func (*DivergeRequest) Descriptor() ([]byte, []int) {
-	return file_routing_residency_v1_residency_proto_rawDescGZIP(), []int{12}
+	return file_routing_residency_v1_residency_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DivergeRequest) GetTicketId() string {
@@ -1071,7 +1159,7 @@ type DivergeResponse struct {
 
 func (x *DivergeResponse) Reset() {
 	*x = DivergeResponse{}
-	mi := &file_routing_residency_v1_residency_proto_msgTypes[13]
+	mi := &file_routing_residency_v1_residency_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1171,7 @@ func (x *DivergeResponse) String() string {
 func (*DivergeResponse) ProtoMessage() {}
 
 func (x *DivergeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_routing_residency_v1_residency_proto_msgTypes[13]
+	mi := &file_routing_residency_v1_residency_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1184,7 @@ func (x *DivergeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DivergeResponse.ProtoReflect.Descriptor instead.
 func (*DivergeResponse) Descriptor() ([]byte, []int) {
-	return file_routing_residency_v1_residency_proto_rawDescGZIP(), []int{13}
+	return file_routing_residency_v1_residency_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DivergeResponse) GetKnown() bool {
@@ -1122,7 +1210,7 @@ const file_routing_residency_v1_residency_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1b\n" +
 	"\tblock_key\x18\x02 \x01(\fR\bblockKey\x12\x15\n" +
 	"\x06key_id\x18\x03 \x01(\tR\x05keyId\x12\x19\n" +
-	"\blog_vkey\x18\x04 \x01(\tR\alogVkey\"\xda\x04\n" +
+	"\blog_vkey\x18\x04 \x01(\tR\alogVkey\"\x91\x05\n" +
 	"\x05Frame\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\tR\x05epoch\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x125\n" +
@@ -1135,8 +1223,9 @@ const file_routing_residency_v1_residency_proto_rawDesc = "" +
 	"\x05state\x18\t \x01(\v2\x1d.sallyport.residency.v1.StateH\x00R\x05state\x122\n" +
 	"\x04load\x18\n" +
 	" \x01(\v2\x1c.sallyport.residency.v1.LoadH\x00R\x04load\x12A\n" +
-	"\theartbeat\x18\v \x01(\v2!.sallyport.residency.v1.HeartbeatH\x00R\theartbeatB\x06\n" +
-	"\x04body\"\xc0\x02\n" +
+	"\theartbeat\x18\v \x01(\v2!.sallyport.residency.v1.HeartbeatH\x00R\theartbeat\x125\n" +
+	"\x05drain\x18\f \x01(\v2\x1d.sallyport.residency.v1.DrainH\x00R\x05drainB\x06\n" +
+	"\x04body\"\xaf\x03\n" +
 	"\x05Hello\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x16\n" +
@@ -1152,7 +1241,12 @@ const file_routing_residency_v1_residency_proto_rawDesc = "" +
 	"\fsalt_visible\x18\n" +
 	" \x01(\bR\vsaltVisible\x12\x1d\n" +
 	"\n" +
-	"tier_names\x18\v \x03(\tR\ttierNames\"@\n" +
+	"tier_names\x18\v \x03(\tR\ttierNames\x12+\n" +
+	"\x11ranks_addressable\x18\f \x01(\bR\x10ranksAddressable\x12\x1f\n" +
+	"\vroutes_sole\x18\r \x03(\tR\n" +
+	"routesSole\x12\x1f\n" +
+	"\vsole_domain\x18\x0e \x01(\x06R\n" +
+	"soleDomain\"@\n" +
 	"\bSnapshot\x124\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x1e.sallyport.residency.v1.StoredR\x05nodes\"\r\n" +
 	"\vSnapshotEnd\"\x87\x01\n" +
@@ -1195,7 +1289,9 @@ const file_routing_residency_v1_residency_proto_rawDesc = "" +
 	"\bn_beyond\x18\x02 \x03(\x04R\anBeyond\"-\n" +
 	"\tHeartbeat\x12 \n" +
 	"\fevent_lag_us\x18\x01 \x01(\x03R\n" +
-	"eventLagUs\"?\n" +
+	"eventLagUs\"#\n" +
+	"\x05Drain\x12\x1a\n" +
+	"\bdraining\x18\x01 \x01(\bR\bdraining\"?\n" +
 	"\x0eDivergeRequest\x12\x1b\n" +
 	"\tticket_id\x18\x01 \x01(\tR\bticketId\x12\x10\n" +
 	"\x03ids\x18\x02 \x03(\x06R\x03ids\"=\n" +
@@ -1219,7 +1315,7 @@ func file_routing_residency_v1_residency_proto_rawDescGZIP() []byte {
 }
 
 var file_routing_residency_v1_residency_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_routing_residency_v1_residency_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_routing_residency_v1_residency_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_routing_residency_v1_residency_proto_goTypes = []any{
 	(State_Stream)(0),       // 0: sallyport.residency.v1.State.Stream
 	(*WatchRequest)(nil),    // 1: sallyport.residency.v1.WatchRequest
@@ -1234,8 +1330,9 @@ var file_routing_residency_v1_residency_proto_goTypes = []any{
 	(*Load)(nil),            // 10: sallyport.residency.v1.Load
 	(*Ack)(nil),             // 11: sallyport.residency.v1.Ack
 	(*Heartbeat)(nil),       // 12: sallyport.residency.v1.Heartbeat
-	(*DivergeRequest)(nil),  // 13: sallyport.residency.v1.DivergeRequest
-	(*DivergeResponse)(nil), // 14: sallyport.residency.v1.DivergeResponse
+	(*Drain)(nil),           // 13: sallyport.residency.v1.Drain
+	(*DivergeRequest)(nil),  // 14: sallyport.residency.v1.DivergeRequest
+	(*DivergeResponse)(nil), // 15: sallyport.residency.v1.DivergeResponse
 }
 var file_routing_residency_v1_residency_proto_depIdxs = []int32{
 	3,  // 0: sallyport.residency.v1.Frame.hello:type_name -> sallyport.residency.v1.Hello
@@ -1247,18 +1344,19 @@ var file_routing_residency_v1_residency_proto_depIdxs = []int32{
 	9,  // 6: sallyport.residency.v1.Frame.state:type_name -> sallyport.residency.v1.State
 	10, // 7: sallyport.residency.v1.Frame.load:type_name -> sallyport.residency.v1.Load
 	12, // 8: sallyport.residency.v1.Frame.heartbeat:type_name -> sallyport.residency.v1.Heartbeat
-	6,  // 9: sallyport.residency.v1.Snapshot.nodes:type_name -> sallyport.residency.v1.Stored
-	0,  // 10: sallyport.residency.v1.State.state:type_name -> sallyport.residency.v1.State.Stream
-	11, // 11: sallyport.residency.v1.Load.ack:type_name -> sallyport.residency.v1.Ack
-	1,  // 12: sallyport.residency.v1.Residency.Watch:input_type -> sallyport.residency.v1.WatchRequest
-	13, // 13: sallyport.residency.v1.Residency.Diverge:input_type -> sallyport.residency.v1.DivergeRequest
-	2,  // 14: sallyport.residency.v1.Residency.Watch:output_type -> sallyport.residency.v1.Frame
-	14, // 15: sallyport.residency.v1.Residency.Diverge:output_type -> sallyport.residency.v1.DivergeResponse
-	14, // [14:16] is the sub-list for method output_type
-	12, // [12:14] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	13, // 9: sallyport.residency.v1.Frame.drain:type_name -> sallyport.residency.v1.Drain
+	6,  // 10: sallyport.residency.v1.Snapshot.nodes:type_name -> sallyport.residency.v1.Stored
+	0,  // 11: sallyport.residency.v1.State.state:type_name -> sallyport.residency.v1.State.Stream
+	11, // 12: sallyport.residency.v1.Load.ack:type_name -> sallyport.residency.v1.Ack
+	1,  // 13: sallyport.residency.v1.Residency.Watch:input_type -> sallyport.residency.v1.WatchRequest
+	14, // 14: sallyport.residency.v1.Residency.Diverge:input_type -> sallyport.residency.v1.DivergeRequest
+	2,  // 15: sallyport.residency.v1.Residency.Watch:output_type -> sallyport.residency.v1.Frame
+	15, // 16: sallyport.residency.v1.Residency.Diverge:output_type -> sallyport.residency.v1.DivergeResponse
+	15, // [15:17] is the sub-list for method output_type
+	13, // [13:15] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_routing_residency_v1_residency_proto_init() }
@@ -1276,6 +1374,7 @@ func file_routing_residency_v1_residency_proto_init() {
 		(*Frame_State)(nil),
 		(*Frame_Load)(nil),
 		(*Frame_Heartbeat)(nil),
+		(*Frame_Drain)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1283,7 +1382,7 @@ func file_routing_residency_v1_residency_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_routing_residency_v1_residency_proto_rawDesc), len(file_routing_residency_v1_residency_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
