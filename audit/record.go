@@ -166,10 +166,12 @@ type Caller struct {
 	Chain        []Actor `json:"chain,omitempty"`
 }
 
-// Actor is one link of a delegation chain.
+// Actor is one link of a delegation chain: first on whose behalf all is done,
+// last who acts now.
 type Actor struct {
-	Type    string `json:"type"`
-	Subject string `json:"subject"`
+	Type         string `json:"type"`
+	Subject      string `json:"subject"` // of the first, as in Ref
+	Registration string `json:"registration,omitempty"`
 }
 
 // Policy says which policy answered, and how.

@@ -32,7 +32,9 @@ type exchange struct {
 
 	// who
 	principal    identity.Principal
-	registration policy.Registration // zero where the caller has none
+	registration policy.Registration   // zero where the caller has none
+	chain        []policy.InputActor   // who acts for whom; empty where nobody does
+	actors       []policy.Registration // of the chain, all but its first
 	tenant       policy.Tenant
 	subject      string // as policy and records see it: clear or a pseudonym
 

@@ -70,6 +70,7 @@ var (
 	errInflight         = errors.New("too many bytes in flight")
 	errTooLong          = errors.New("prompt longer than the model's window")
 	errNotRegistered    = errors.New("caller has no registration")
+	errActor            = errors.New("an actor may not act here")
 	errTool             = errors.New("tool not allowed")
 	errInspection       = errors.New("policy asks for an inspection that does not exist here")
 	errHeader           = errors.New("header not understood")
@@ -104,6 +105,7 @@ var faults = []struct {
 	{identity.ErrProof, unproven("bad_credential", "dpop_proof", "The credential was not accepted.")},
 	{identity.ErrBadCredential, unproven("bad_credential", "bad_credential", "The credential was not accepted.")},
 	{errNotRegistered, denied("not_registered")},
+	{errActor, denied("actor_not_registered")},
 	{errExpired, unproven("bad_credential", "credential_expired", "The credential has expired.")},
 
 	{errTooLarge, invalid(http.StatusRequestEntityTooLarge, "too_large", "too_large", "The request body is too large.")},

@@ -117,7 +117,7 @@ func (x *exchange) question() policy.Input {
 		V: 1,
 		Principal: policy.InputPrincipal{
 			Tenant: p.Tenant, Subject: x.subject, Kind: string(p.Kind), Method: string(p.Method), Issuer: p.Issuer,
-			Groups: notNil(p.Groups), Scopes: notNil(p.Scopes), Chain: []policy.InputActor{},
+			Groups: notNil(p.Groups), Scopes: notNil(p.Scopes), Chain: x.chain,
 			Workload: p.Workload, Registration: x.registration.Name,
 		},
 		Request: policy.InputRequest{Operation: x.op.Name, Region: x.g.cfg.Region, Tools: []string{}, PromptTokensBasis: basisEstimate},
@@ -127,9 +127,6 @@ func (x *exchange) question() policy.Input {
 			Categories: []string{}, Sources: []policy.InputSource{},
 		},
 		Exemptions: x.snap.ExemptionsInForce(p.Tenant, time.Now()),
-	}
-	for _, a := range p.Chain {
-		in.Principal.Chain = append(in.Principal.Chain, policy.InputActor{Type: a.Type, Subject: a.Subject})
 	}
 	for _, f := range x.facts {
 		in.Class.Facts = append(in.Class.Facts, string(f))

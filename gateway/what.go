@@ -49,7 +49,7 @@ func (x *exchange) what(ctx context.Context) error {
 	}
 	subject := classify.Subject{Operation: x.op, Request: x.request, Hint: x.r.Header.Get(classHeader)}
 	if x.op.HasBody() {
-		subject.Registration = x.registration.Class // of requests with content: a listing has none to take for more
+		subject.Registration = x.raisedTo() // of requests with content: a listing has none to take for more
 	}
 	result := classify.Classify(subject)
 	x.class, x.facts, x.mismatch = result.Class, result.Facts, result.Mismatch
@@ -135,7 +135,7 @@ func (x *exchange) read() error {
 // weigh composes the label.
 func (x *exchange) weigh() {
 	s := classify.Sensitivity{
-		WorkloadFloor: x.registration.LabelFloor,
+		WorkloadFloor: x.labelFloor(),
 		TenantDefault: x.tenant.LabelDefault,
 		TokenClaim:    x.principal.Label,
 		Hint:          x.r.Header.Get(labelHeader),

@@ -67,7 +67,7 @@ func (x *exchange) resolve() error {
 	if x.tenant.SubjectMode == "pseudonym" {
 		x.subject = x.g.pseudonym(x.principal)
 	}
-	return nil
+	return x.delegated()
 }
 
 // tenantOf names the tenant of a caller known by SPIFFE ID, so that a client

@@ -172,8 +172,8 @@ func (x *exchange) caller() *audit.Caller {
 		Mode: mode, Ref: x.subject, Tenant: p.Tenant, Kind: string(p.Kind), Method: string(p.Method), Issuer: p.Issuer,
 		CredFP: p.Fingerprint, Workload: p.Workload, Registration: x.registration.Name,
 	}
-	for _, a := range p.Chain {
-		c.Chain = append(c.Chain, audit.Actor{Type: a.Type, Subject: a.Subject})
+	for _, a := range x.chain {
+		c.Chain = append(c.Chain, audit.Actor{Type: a.Type, Subject: a.Subject, Registration: a.Registration})
 	}
 	return c
 }

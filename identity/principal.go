@@ -28,10 +28,12 @@ const (
 	APIKey   Method = "api_key"
 )
 
-// Actor is one link of a delegation chain, outermost caller first.
+// Actor is one link of a delegation chain (RFC 8693 §4.1): first on whose behalf
+// all is done, last who acts now.
 type Actor struct {
 	Type    string // user, agent, workload
 	Subject string
+	Issuer  string // URL of who names it so, or a trust domain
 }
 
 // Principal is an authenticated caller. The zero value is nobody.

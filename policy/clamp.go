@@ -23,6 +23,12 @@ func (s *Snapshot) clamp(in Input, d Decision) (Decision, []string) {
 		d.CacheDomain = "tenant"
 		clamps = append(clamps, "cache_domain:public_above_label")
 	}
+	for _, reg := range s.registrations(in) {
+		if limit := reg.MaxOutputTokens; limit != nil && (d.Limits.MaxOutputTokens == nil || *limit < *d.Limits.MaxOutputTokens) {
+			d.Limits.MaxOutputTokens = limit
+			clamps = append(clamps, "max_output_tokens:"+reg.Name)
+		}
+	}
 	if d.Durability == "bounded" && needsStrict(in, label) {
 		d.Durability = "strict"
 		clamps = append(clamps, "durability:floor")
@@ -37,10 +43,24 @@ func (s *Snapshot) forbids(in Input) string {
 	if class, err := ParseClass(in.Class.Name); err != nil || class == Unclassified {
 		return "unclassified"
 	}
-	if in.Principal.Registration == "" {
-		return ""
+	if name := in.Principal.Registration; name != "" {
+		if why := s.registrationForbids(in, name); why != "" {
+			return why
+		}
 	}
-	reg, ok := s.registry.data.Workloads[in.Principal.Registration]
+	for _, a := range in.Principal.actors() {
+		if a.Registration == "" {
+			return "actor_not_registered"
+		}
+		if why := s.registrationForbids(in, a.Registration); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func (s *Snapshot) registrationForbids(in Input, name string) string {
+	reg, ok := s.registry.data.Workloads[name]
 	switch {
 	case !ok:
 		return "registration_unknown"
@@ -50,6 +70,18 @@ func (s *Snapshot) forbids(in Input) string {
 		return "class_not_registered"
 	}
 	return ""
+}
+
+// actors are those of the chain that act for its first.
+func (p *InputPrincipal) actors() []InputActor { return p.Chain[min(len(p.Chain), 1):] }
+
+// registrations are those that bind the request: the caller's and its actors'.
+func (s *Snapshot) registrations(in Input) []Registration {
+	regs := []Registration{s.registry.data.Workloads[in.Principal.Registration]}
+	for _, a := range in.Principal.actors() {
+		regs = append(regs, s.registry.data.Workloads[a.Registration])
+	}
+	return regs
 }
 
 // permittedPools keeps the order of the answer.
@@ -75,8 +107,10 @@ func (s *Snapshot) residencies(in Input) []string {
 	if r := s.registry.data.Tenants[in.Principal.Tenant].Residency; r != "" {
 		regions = append(regions, r)
 	}
-	if r := s.registry.data.Workloads[in.Principal.Registration].Residency; r != "" {
-		regions = append(regions, r)
+	for _, reg := range s.registrations(in) {
+		if reg.Residency != "" {
+			regions = append(regions, reg.Residency)
+		}
 	}
 	return regions
 }
@@ -123,6 +157,6 @@ func labelOf(in Input) Level {
 func needsStrict(in Input, label Level) bool {
 	return label >= Confidential ||
 		in.Class.Name == AgentToolCall.String() ||
-		in.Principal.Kind == "agent" ||
+		in.Principal.Kind == "agent" || len(in.Principal.Chain) > 0 ||
 		hasAnyPrefix(in.Request.Operation, []string{"admin."})
 }

@@ -64,17 +64,19 @@ type Grant struct {
 // one of SPIFFEID and ClientID is set. A SPIFFEID that ends in /* stands for
 // every ID below it.
 type Registration struct {
-	Name       string         `json:"-"`
-	SPIFFEID   string         `json:"spiffe_id"`
-	ClientID   string         `json:"client_id"`
-	Issuer     string         `json:"issuer"` // with ClientID: only this issuer; empty: any configured one
-	Tenant     string         `json:"tenant"`
-	Kind       string         `json:"kind"`
-	Classes    []string       `json:"classes"`     // all it may be used for
-	Class      string         `json:"class"`       // raises every request to at least this class
-	LabelFloor string         `json:"label_floor"` // raises every request to at least this level
-	Residency  string         `json:"residency"`
-	Extra      map[string]any `json:"extra"`
+	Name       string   `json:"-"`
+	SPIFFEID   string   `json:"spiffe_id"`
+	ClientID   string   `json:"client_id"`
+	Issuer     string   `json:"issuer"` // with ClientID: only this issuer; empty: any configured one
+	Tenant     string   `json:"tenant"`
+	Kind       string   `json:"kind"`
+	Classes    []string `json:"classes"`     // all it may be used for
+	Class      string   `json:"class"`       // raises every request to at least this class
+	LabelFloor string   `json:"label_floor"` // raises every request to at least this level
+	Residency  string   `json:"residency"`
+	// MaxOutputTokens bounds an answer to it, beside what the tenant's does.
+	MaxOutputTokens *int64         `json:"max_output_tokens"`
+	Extra           map[string]any `json:"extra"`
 }
 
 // Pool is a set of replicas and what may run there. Its members and addresses
@@ -276,6 +278,9 @@ func (c *checker) registration(at string, r Registration, d Data) {
 		c.class(at+".class", r.Class)
 	}
 	c.level(at+".label_floor", r.LabelFloor, false)
+	if r.MaxOutputTokens != nil && *r.MaxOutputTokens < 1 {
+		c.fail(at+".max_output_tokens", "must be at least 1")
+	}
 }
 
 func (c *checker) pool(at string, p Pool, d Data) {

@@ -26,10 +26,12 @@ type InputPrincipal struct {
 	Registration string       `json:"registration"`
 }
 
-// InputActor is one link of a delegation chain.
+// InputActor is one link of a delegation chain: first on whose behalf all is
+// done, last who acts now.
 type InputActor struct {
-	Type    string `json:"type"`
-	Subject string `json:"subject"`
+	Type         string `json:"type"`
+	Subject      string `json:"subject"`
+	Registration string `json:"registration"` // empty for the first alone
 }
 
 // InputRequest is the request without its content.

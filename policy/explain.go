@@ -43,9 +43,10 @@ func (s *Snapshot) Rules() map[string]string {
 // pools stand for "pool:NAME:…".
 var clampWords = map[string]string{
 	"unclassified":                   "a request that could not be classified runs nowhere",
-	"registration_unknown":           "the caller's registration is not in the bundle",
-	"registration_of_another_tenant": "the caller's registration belongs to another tenant",
-	"class_not_registered":           "the caller's registration does not list the request's class",
+	"actor_not_registered":           "an actor of the delegation chain has no registration",
+	"registration_unknown":           "the caller's registration, or an actor's, is not in the bundle",
+	"registration_of_another_tenant": "the caller's registration, or an actor's, belongs to another tenant",
+	"class_not_registered":           "the caller's registration, or an actor's, does not list the request's class",
 	"residency":                      "it is not in the region that the caller is bound to",
 	"external_residency":             "it is external, and the caller is bound to a region",
 	"external_above_internal":        "it is external, and the label is above internal",
@@ -54,11 +55,18 @@ var clampWords = map[string]string{
 	"model":                          "the pool does not serve the model",
 	"cache_domain:public_above_label": "only what is labelled public shares a cache with other tenants, " +
 		"so the cache is the tenant's",
-	"durability:floor": "what is confidential, an agent's or administration is recorded strictly, not bounded",
+	"max_output_tokens:": "the answer is no longer than the registration says: ",
+	"durability:floor":   "what is confidential, an agent's or administration is recorded strictly, not bounded",
 }
+
+// shortened begins the clamp of a registration's max_output_tokens.
+const shortened = "max_output_tokens:"
 
 // ClampText says in words what an entry of [Evaluation.Clamps] means.
 func ClampText(clamp string) string {
+	if name, ok := strings.CutPrefix(clamp, shortened); ok {
+		return clampWords[shortened] + name
+	}
 	if pool, ok := strings.CutPrefix(clamp, "pool:"); ok {
 		if i := strings.LastIndexByte(pool, ':'); i >= 0 {
 			return "pool " + pool[:i] + " is left out: " + clampWords[pool[i+1:]]

@@ -122,7 +122,7 @@ func (w *valueWriter) input(in Input) ast.Value {
 func (w *valueWriter) principal(p InputPrincipal) *ast.Term {
 	chain := make([]*ast.Term, len(p.Chain))
 	for i, a := range p.Chain {
-		chain[i] = object(pair{keyType, w.text(a.Type)}, pair{keySubject, w.text(a.Subject)})
+		chain[i] = object(pair{keyType, w.text(a.Type)}, pair{keySubject, w.text(a.Subject)}, pair{keyRegistration, w.text(a.Registration)})
 	}
 	return object(
 		pair{keyTenant, w.text(p.Tenant)},

@@ -17,6 +17,7 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -328,6 +329,17 @@ func TestHostileTokens(t *testing.T) {
 		{"59 JKU", func(d *draft) { d.header["JKU"] = "https://evil.test" }, nil, `"jku" in another spelling`},
 		{"60 five actors", func(d *draft) { d.claims["act"] = actors("a", "b", "c", "d", "e") }, nil, "more than 4 actors"},
 		{"61 an actor without a name", func(d *draft) { d.claims["act"] = object{"iss": "x"} }, nil, "actor without a name"},
+		{"64 an actor that stands twice", func(d *draft) { d.claims["act"] = actors("a", "b", "a") }, nil, "stands twice"},
+		{"65 an actor that is the user", func(d *draft) { d.claims["act"] = actors("a", "alice") }, nil, "stands twice"},
+		{"66 the user as an actor that the issuer is said to name", func(d *draft) { d.claims["act"] = object{"sub": "alice", "iss": idp.URL} }, nil, "stands twice"},
+		{"67 an actor other than may_act names", func(d *draft) { d.claims["act"], d.claims["may_act"] = actors("a"), actors("b") }, nil, "may_act"},
+		{"68 an earlier actor is the one that may_act names", func(d *draft) { d.claims["act"], d.claims["may_act"] = actors("a", "b"), actors("b") }, nil, "may_act"},
+		{"69 an actor that another issuer names, other than may_act", func(d *draft) {
+			d.claims["act"], d.claims["may_act"] = object{"sub": "a", "iss": "https://other.example"}, actors("a")
+		}, nil, "may_act"},
+		{"70 may_act that names nobody", func(d *draft) { d.claims["may_act"] = object{} }, nil, "names nobody"},
+		{"71 an actor that is a list", func(d *draft) { d.claims["act"] = []string{"a"} }, nil, "unexpected type"},
+		{"72 an actor spelt Act", func(d *draft) { d.rawClaims = insert(d.claims, `"Act":{"sub":"a"}`) }, nil, "another spelling"},
 		{"62 no signature", func(*draft) {}, func(s string) string { text, _ := cutLast(s); return text + "." }, "not three parts"},
 		{"63 thousands of claims", func(d *draft) { d.rawClaims = insert(d.claims, `"x":[`+strings.Repeat("1,", 2000)+"1]") }, nil, "more than 512"},
 	} {
@@ -384,12 +396,19 @@ func TestAPrincipalHoldsWhatTheTokenSays(t *testing.T) {
 		{"an audience as a list of one", func(c object) { c["aud"] = []string{"sallyport"} }, func(p identity.Principal) bool { return p.Subject == "alice" }},
 		{"a fraction of a second", func(c object) { c["exp"] = float64(time.Now().Unix()) + 60.5 }, func(p identity.Principal) bool { return p.Expires.Nanosecond() != 0 }},
 		{"a chain, user first and present actor last", func(c object) { c["act"] = actors("sub-agent", "agent") }, func(p identity.Principal) bool {
-			return len(p.Chain) == 3 && p.Chain[0] == identity.Actor{Type: "user", Subject: "alice"} &&
-				p.Chain[1] == identity.Actor{Type: "agent", Subject: "agent"} && p.Chain[2] == identity.Actor{Type: "agent", Subject: "sub-agent"} && p.Subject == "alice"
+			return slices.Equal(p.Chain, []identity.Actor{
+				{Type: "user", Subject: "alice", Issuer: idp.URL}, {Type: "agent", Subject: "agent", Issuer: idp.URL}, {Type: "agent", Subject: "sub-agent", Issuer: idp.URL},
+			}) && p.Subject == "alice"
 		}},
 		{"a workload in the chain", func(c object) { c["act"] = actors("spiffe://example.org/a") }, func(p identity.Principal) bool {
-			return len(p.Chain) == 2 && p.Chain[1].Type == "workload"
+			return len(p.Chain) == 2 && p.Chain[1] == identity.Actor{Type: "workload", Subject: "spiffe://example.org/a", Issuer: "example.org"}
 		}},
+		{"an actor that another issuer names", func(c object) { c["act"] = object{"sub": "alice", "iss": "https://other.example"} }, func(p identity.Principal) bool {
+			return len(p.Chain) == 2 && p.Chain[1] == identity.Actor{Type: "agent", Subject: "alice", Issuer: "https://other.example"}
+		}},
+		{"four actors", func(c object) { c["act"] = actors("a", "b", "c", "d") }, func(p identity.Principal) bool { return len(p.Chain) == 5 }},
+		{"the actor that may act", func(c object) { c["act"], c["may_act"] = actors("agent"), actors("agent") }, func(p identity.Principal) bool { return len(p.Chain) == 2 }},
+		{"leave to act that nobody has taken", func(c object) { c["may_act"] = actors("agent") }, func(p identity.Principal) bool { return len(p.Chain) == 0 }},
 	} {
 		d := newDraft(idp.URL)
 		c.change(d.claims)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -49,6 +50,7 @@ type claims struct {
 	ScopeList       jws.StringList   `json:"scp"`
 	Groups          []string         `json:"groups"`
 	Actor           *actor           `json:"act"`
+	MayAct          *actor           `json:"may_act"`
 	Confirmation    *binding         `json:"cnf"`
 	Label           string           `json:"label"`
 	Type            string           `json:"typ"`     // Keycloak's kind of token
@@ -104,7 +106,7 @@ type actor struct {
 // claimNames are the names of those claims.
 var claimNames = []string{
 	"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "azp", "client_id", "scope", "scp", "groups",
-	"act", "cnf", "label", "typ", "at_hash", "idtyp", "gty",
+	"act", "may_act", "cnf", "label", "typ", "at_hash", "idtyp", "gty",
 }
 
 // parse reads an access token strictly and verifies nothing.
@@ -175,31 +177,48 @@ func (t *token) tenant(claim string) (string, error) {
 }
 
 // chain is the delegation chain, the user first and the present actor last. It
-// is empty where nobody acts for another.
+// is empty where nobody acts for another. A chain that comes back to somebody it
+// has left tells no story that could be true, and one whose user lets somebody
+// else act (may_act) is not what the user agreed to.
 func (c *claims) chain() ([]identity.Actor, error) {
+	if c.MayAct != nil && !identity.IsName(c.MayAct.Subject) {
+		return nil, errors.New("claims: may_act names nobody")
+	}
 	if c.Actor == nil {
 		return nil, nil
 	}
-	var hops []identity.Actor
+	chain := []identity.Actor{{Type: "user", Subject: c.Subject, Issuer: c.Issuer}}
 	for a := c.Actor; a != nil; a = a.Actor {
 		if !identity.IsName(a.Subject) {
 			return nil, errors.New("claims: an actor without a name")
 		}
-		if len(hops) == maxHops {
+		if len(chain) > maxHops {
 			return nil, fmt.Errorf("claims: more than %d actors", maxHops)
 		}
-		hops = append(hops, identity.Actor{Type: actorType(a.Subject), Subject: a.Subject})
+		next := a.identity(c.Issuer)
+		for _, before := range chain {
+			if before.Subject == next.Subject && before.Issuer == next.Issuer {
+				return nil, errors.New("claims: an actor stands twice in the chain")
+			}
+		}
+		chain = append(chain, next)
 	}
-	chain := []identity.Actor{{Type: "user", Subject: c.Subject}}
-	for i := len(hops) - 1; i >= 0; i-- {
-		chain = append(chain, hops[i])
+	slices.Reverse(chain[1:]) // the outermost claim is the present actor
+	if c.MayAct != nil && c.MayAct.identity(c.Issuer) != chain[len(chain)-1] {
+		return nil, errors.New("claims: the actor is not the one that may_act names")
 	}
 	return chain, nil
 }
 
-func actorType(subject string) string {
-	if strings.HasPrefix(subject, "spiffe://") {
-		return "workload"
+// identity is who an actor is; where it does not say whose name it has, that is
+// the token's issuer's. A SPIFFE ID says it itself.
+func (a *actor) identity(issuer string) identity.Actor {
+	if rest, ok := strings.CutPrefix(a.Subject, "spiffe://"); ok {
+		domain, _, _ := strings.Cut(rest, "/")
+		return identity.Actor{Type: "workload", Subject: a.Subject, Issuer: domain}
 	}
-	return "agent"
+	if a.Issuer != "" {
+		issuer = a.Issuer
+	}
+	return identity.Actor{Type: "agent", Subject: a.Subject, Issuer: issuer}
 }

@@ -98,9 +98,10 @@ type jwtClaims struct {
 	NotBefore    *jws.NumericDate `json:"nbf"`
 	IssuedAt     *jws.NumericDate `json:"iat"`
 	Confirmation jsontext.Value   `json:"cnf"`
+	Actor        jsontext.Value   `json:"act"`
 }
 
-var jwtClaimNames = []string{"sub", "aud", "exp", "nbf", "iat", "cnf"}
+var jwtClaimNames = []string{"sub", "aud", "exp", "nbf", "iat", "cnf", "act"}
 
 func (c *JWTConfig) principal(token identity.Token) (identity.Principal, error) {
 	read, err := jws.Parse(token.Value)
@@ -153,6 +154,8 @@ func (c *JWTConfig) admits(kind string, claims *jwtClaims, now time.Time) error 
 		return errors.New("it is not valid yet")
 	case len(claims.Confirmation) > 0:
 		return errors.New("it is bound to a key and must not be used as a bearer token")
+	case len(claims.Actor) > 0:
+		return errors.New("it names an actor: a workload speaks for itself")
 	}
 	return nil
 }

@@ -183,6 +183,7 @@ func TestHostileJWTSVIDs(t *testing.T) {
 			b, _ := json.Marshal(d.claims) // a map of strings and numbers
 			d.rawClaims = strings.TrimSuffix(string(b), "}") + `,"sub":"spiffe://example.org/root"}`
 		}, "given twice"},
+		{"with an actor", claim("act", object{"sub": "spiffe://example.org/other"}), "names an actor"},
 		{"bound to a certificate", claim("cnf", object{"x5t#S256": "AAAA"}), "bound to a key"},
 		{"deeper than anybody needs", claim("x", json.RawMessage(strings.Repeat("[", 100)+strings.Repeat("]", 100))), "nested deeper"},
 	} {
