@@ -10,12 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sallyport-ai/sallyport/audit"
-	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
 func auditCommand() *cobra.Command {
 	cmd := commandGroup("audit", "Verify and read an audit log")
-	cmd.AddCommand(auditVerifyCommand(), auditShowCommand(), auditQueryCommand(), auditProveCommand(), auditExplainCommand())
+	cmd.AddCommand(auditVerifyCommand(), auditShowCommand(), auditQueryCommand(), auditProveCommand(), auditExplainCommand(), auditExportCommand(), auditBundleCommand())
 	return cmd
 }
 
@@ -28,7 +27,7 @@ func auditShowCommand() *cobra.Command {
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
-				entries, err := tlog.Find(args[0], args[1], from)
+				entries, err := find(args[0], args[1], from)
 				if err != nil {
 					return err
 				}
@@ -68,7 +67,7 @@ func listRecords(w io.Writer, dir string, from uint64, asJSON bool) error {
 		fmt.Fprintln(table, listHeader)
 	}
 	empty := true
-	for e, err := range tlog.Read(dir, from) {
+	for e, err := range records(dir, from) {
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func auditExplainCommand() *cobra.Command {
 			if policies == "" {
 				policies = policyArchive(args[0])
 			}
-			entries, err := tlog.Find(args[0], args[1], from)
+			entries, err := find(args[0], args[1], from)
 			if err != nil {
 				return err
 			}

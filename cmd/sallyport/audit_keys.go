@@ -16,6 +16,7 @@ import (
 type pins struct {
 	files []string
 	keys  map[string]note.Verifier
+	lines []string // the keys as text
 }
 
 func (p *pins) flag(cmd *cobra.Command) {
@@ -51,7 +52,9 @@ func (p *pins) pin(vkey string) error {
 	if old := p.keys[v.Name()]; old != nil && old.KeyHash() != v.KeyHash() {
 		return fmt.Errorf("two verifier keys for %s", v.Name())
 	}
-	p.keys[v.Name()] = v
+	if p.keys[v.Name()] == nil {
+		p.keys[v.Name()], p.lines = v, append(p.lines, vkey)
+	}
 	return nil
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/query"
-	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
 func auditQueryCommand() *cobra.Command {
@@ -28,7 +27,7 @@ func auditQueryCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			matches := query.Select(tlog.Read(args[0], from), f)
+			matches := query.Select(records(args[0], from), f)
 			if asJSON {
 				for m, err := range matches {
 					if err != nil {

@@ -1,25 +1,33 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sallyport-ai/sallyport/audit/bundle"
+	"github.com/sallyport-ai/sallyport/audit/excerpt"
 	"github.com/sallyport-ai/sallyport/audit/reconcile"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/policy"
 )
 
 func auditVerifyCommand() *cobra.Command {
 	var v verification
 	cmd := &cobra.Command{
-		Use:   "verify (DIR | FILE.tlog-proof)... --key FILE",
+		Use:   "verify (DIR | EXCERPT | BUNDLE | FILE.tlog-proof)... --key FILE",
 		Short: "Check every record, batch signature and root of logs against pinned keys",
 		Long: "Verify reads log directories without opening them for writing, also while gateways write.\n" +
 			"With --relay-log it also holds the relays' own logs of tickets served against the decisions:\n" +
@@ -29,7 +37,7 @@ func auditVerifyCommand() *cobra.Command {
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v.out = cmd.OutOrStdout()
-			return v.run(args)
+			return errors.Join(v.run(cmd.Context(), args), v.close())
 		},
 	}
 	v.pins.flag(cmd)
@@ -47,11 +55,14 @@ type verification struct {
 	json      bool
 	out       io.Writer
 
+	gateways, relays []reconcile.Log
+	closers          []func() error
+
 	bad     bool // something is wrong
 	unknown bool // something could not be judged
 }
 
-func (v *verification) run(args []string) error {
+func (v *verification) run(ctx context.Context, args []string) error {
 	if err := v.pins.load(); err != nil {
 		return err
 	}
@@ -60,26 +71,18 @@ func (v *verification) run(args []string) error {
 	}
 	// The gateways' logs are measured before the relays' are read, and held
 	// against them afterwards: see reconcile.Log.
-	var logs []string
 	for _, arg := range args {
-		if !strings.HasSuffix(arg, proofSuffix) {
-			logs = append(logs, arg)
-			continue
-		}
-		if err := v.proof(arg); err != nil {
+		if err := v.target(ctx, arg, &v.gateways); err != nil {
 			return err
 		}
 	}
-	gateways, err := v.logs("log", logs)
-	if err != nil {
-		return err
+	for _, dir := range v.relayDirs {
+		if err := v.target(ctx, dir, &v.relays); err != nil {
+			return err
+		}
 	}
-	relays, err := v.logs("relay log", v.relayDirs)
-	if err != nil {
-		return err
-	}
-	if len(relays) > 0 && !v.bad {
-		report, err := reconcile.Run(gateways, relays, reconcile.Options{Since: v.window.since, Until: v.window.until})
+	if len(v.relays) > 0 && !v.bad {
+		report, err := reconcile.Run(v.gateways, v.relays, reconcile.Options{Since: v.window.since, Until: v.window.until})
 		if err != nil {
 			return cannotTell(err)
 		}
@@ -96,25 +99,119 @@ func (v *verification) run(args []string) error {
 	return nil
 }
 
-// logs verifies log directories.
-func (v *verification) logs(what string, dirs []string) ([]reconcile.Log, error) {
-	var out []reconcile.Log
-	for _, dir := range dirs {
-		key, err := v.pins.of(dir)
-		if err != nil {
-			return nil, err
-		}
-		report, err := tlog.Verify(dir, key, tlog.VerifyOptions{})
-		if err != nil {
-			return nil, cannotTell(fmt.Errorf("%s: %w", what, err))
-		}
-		v.bad = v.bad || !report.OK()
-		if err := v.printReport(report); err != nil {
-			return nil, err
-		}
-		out = append(out, reconcile.Log{Origin: report.Origin, Records: tlog.Read(dir, 0), Size: report.TreeSize})
+func (v *verification) close() error {
+	var errs []error
+	for _, f := range v.closers {
+		errs = append(errs, f())
 	}
-	return out, nil
+	return errors.Join(errs...)
+}
+
+// target verifies one thing, by what it is, and adds a log to those that are to
+// be held against each other.
+func (v *verification) target(ctx context.Context, path string, to *[]reconcile.Log) error {
+	switch _, isExcerpt := excerpt.Is(path); {
+	case strings.HasSuffix(path, proofSuffix):
+		return v.proof(path)
+	case isExcerpt:
+		return v.excerpt(path, 0, to)
+	case bundle.Is(path):
+		return v.bundle(ctx, path)
+	}
+	key, err := v.pins.of(path)
+	if err != nil {
+		return err
+	}
+	report, err := tlog.Verify(path, key, tlog.VerifyOptions{})
+	if err != nil {
+		return cannotTell(err)
+	}
+	v.bad = v.bad || !report.OK()
+	*to = append(*to, reconcile.Log{Origin: report.Origin, Records: tlog.Read(path, 0), Size: report.TreeSize})
+	return v.printReport(report)
+}
+
+// excerpt verifies part of a log in a file. One that is selected says nothing
+// about what is not in it, so it is held against nothing.
+func (v *verification) excerpt(path string, size uint64, to *[]reconcile.Log) error {
+	origin, _ := excerpt.Is(path)
+	key, err := v.pins.named(origin)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return cannotTell(err)
+	}
+	report, err := excerpt.Verify(f, key)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return cannotTell(err)
+	}
+	v.bad = v.bad || !report.OK()
+	if !report.Selected {
+		*to = append(*to, reconcile.Log{Origin: report.Origin, Records: excerpt.Read(path), Size: size})
+	}
+	return v.print(report, func() {
+		switch {
+		case !report.OK():
+			fmt.Fprintf(v.out, "DAMAGED: %s: %s: %s\n", path, report.Code, report.Detail)
+		case report.Selected:
+			fmt.Fprintf(v.out, "in the log: %d records of %s, selected from %d to %d of %d, root %s\n", report.Records, report.Origin, report.From, report.To, report.TreeSize, report.RootHex)
+		default:
+			fmt.Fprintf(v.out, "whole: records %d to %d of %d of %s, root %s\n", report.From, report.To, report.TreeSize, report.Origin, report.RootHex)
+		}
+	})
+}
+
+// bundle verifies everything in a bundle.
+func (v *verification) bundle(ctx context.Context, path string) error {
+	scratch, err := os.MkdirTemp("", "sallyport-bundle-")
+	if err != nil {
+		return cannotTell(err)
+	}
+	v.closers = append(v.closers, func() error { return os.RemoveAll(scratch) }) // after the logs in it have been held against each other
+	b, err := bundle.Open(path, scratch)
+	if errors.Is(err, bundle.ErrDamaged) {
+		v.bad = true
+		return v.print(map[string]string{"bundle": path, "detail": err.Error()}, func() { fmt.Fprintf(v.out, "DAMAGED: %v\n", err) })
+	}
+	if err != nil {
+		return cannotTell(err)
+	}
+	if v.window == (window{}) { // else what is asked for counts
+		v.window.sinceText, v.window.untilText = b.About["since"], b.About["until"]
+		if err := v.window.parse(time.Now()); err != nil {
+			return err
+		}
+	}
+	for folder, to := range map[string]*[]reconcile.Log{bundleLogs: &v.gateways, bundleRelays: &v.relays} {
+		for _, name := range b.Under(folder) {
+			size, _ := strconv.ParseUint(b.About[sizeOf(name)], 10, 64) // of a relay's log there is none
+			if err := v.excerpt(b.Path(name), size, to); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range b.Under(bundlePolicies) {
+		if err := v.archived(ctx, b.Path(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// archived checks that an archived policy is what its name says.
+func (v *verification) archived(ctx context.Context, path string) error {
+	digest := strings.TrimSuffix(filepath.Base(path), ".tar.gz")
+	_, err := policy.LoadArchived(ctx, filepath.Dir(path), digest, policy.Config{Timeout: evaluationTime})
+	v.bad = v.bad || err != nil
+	return v.print(map[string]any{"policy": digest, "ok": err == nil}, func() {
+		if err != nil {
+			fmt.Fprintf(v.out, "DAMAGED: policy %s: %v\n", digest, err)
+			return
+		}
+		fmt.Fprintf(v.out, "policy %s is the one that the records name\n", digest)
+	})
 }
 
 // print prints a result as JSON or in words.
