@@ -27,23 +27,40 @@ func (f *follower) remember(b *batch) {
 		size += len(m.Body)
 	}
 	f.trail = append(f.trail, mark{before: b.before, at: f.now(), bytes: size})
-	total := 0
-	for i := len(f.trail) - 1; i >= 0; i-- {
-		total += f.trail[i].bytes
-		if i < len(f.trail)-1 && (total > replayBytes || f.now().Sub(f.trail[i].at) > replayTime) {
-			f.trail = append(f.trail[:0], f.trail[i+1:]...)
+	f.forget(1)
+}
+
+// forget drops what was sent too long ago to be lost now, but for the last few
+// batches.
+func (f *follower) forget(keep int) {
+	total, from := 0, len(f.trail)
+	for from > 0 {
+		m := f.trail[from-1]
+		total += m.bytes
+		if len(f.trail)-from >= keep && (total > replayBytes || f.now().Sub(m.at) > replayTime) {
 			break
 		}
+		from--
 	}
-	f.cursor.Replay = &f.trail[0].before
+	f.trail = f.trail[from:]
+	f.cursor.Replay = nil
+	if len(f.trail) > 0 {
+		f.cursor.Replay = &f.trail[0].before
+	}
 }
 
 // rewind takes a lossy sink's cursor back to what may have been lost.
 func (f *follower) rewind() {
-	if !f.kind.Lossy || f.cursor.Replay == nil {
+	if !f.kind.Lossy {
 		return
 	}
+	if len(f.trail) > 0 {
+		f.forget(0)
+	}
 	f.replaying = max(f.replaying, f.cursor.Next)
+	if f.cursor.Replay == nil {
+		return
+	}
 	f.cursor.place, f.trail = *f.cursor.Replay, nil
 	f.publish()
 }

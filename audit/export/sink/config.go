@@ -16,12 +16,16 @@ import (
 func Kinds() []Kind {
 	return []Kind{
 		fileKind,
+		syslogKind,
+		relpKind,
 	}
 }
 
 // Config configures one sink: exactly one field is set. Secrets are files.
 type Config struct {
-	File *FileConfig `yaml:"file"`
+	File   *FileConfig   `yaml:"file"`
+	Syslog *SyslogConfig `yaml:"syslog"`
+	RELP   *RELPConfig   `yaml:"relp"`
 }
 
 // Kind returns which kind is configured.

@@ -1,0 +1,158 @@
+package export
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/export/sink"
+)
+
+// got returns the indexes of the records that rsyslog has written, in order,
+// and how many of them were marked as repetitions.
+func (r *rsyslog) got() (indexes []uint64, marked int) {
+	b, err := os.ReadFile(r.out)
+	if err != nil {
+		return nil, 0
+	}
+	for l := range bytes.Lines(b) {
+		m := regexp.MustCompile(` index="(\d+)"( replayed="true")?\] +\{"v":1,`).FindSubmatch(l)
+		if m == nil || l[len(l)-1] != '\n' {
+			continue // an anchor, or cut off when it was killed
+		}
+		i, _ := strconv.ParseUint(string(m[1]), 10, 64)
+		indexes = append(indexes, i)
+		if len(m[2]) > 0 {
+			marked++
+		}
+	}
+	return indexes, marked
+}
+
+func (r *rsyslog) sinkOf(kind string, a *authority) SinkConfig {
+	c := SinkConfig{Name: kind}
+	switch kind {
+	case "syslog":
+		c.To.Syslog = &sink.SyslogConfig{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(r.tcp)), TLS: a.client("client.lab")}
+	case "relp":
+		c.To.RELP = &sink.RELPConfig{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(r.relp)), TLS: a.client("client.lab")}
+	}
+	return c
+}
+
+func TestRsyslogGetsEveryRecordOverKillsAndRestarts(t *testing.T) {
+	for _, kind := range []string{"relp", "syslog"} {
+		t.Run(kind, func(t *testing.T) {
+			a := newAuthority(t)
+			a.leaf("server")
+			a.leaf("client.lab")
+			r := newRsyslog(t, a)
+			w := newWorld(t)
+			r.start()
+			x, stop := w.start(nil, r.sinkOf(kind, a))
+			for round := range 4 {
+				w.append(300)
+				if round%2 == 0 {
+					w.until("some have come", func() bool { got, _ := r.got(); return len(got) > round*300 })
+				} else {
+					w.until("all have been written", func() bool { return x.Status()[0].Lag == 0 })
+				}
+				r.kill()
+				w.append(100) // while it is away
+				r.start()
+			}
+			w.append(1)
+			all := len(w.leaves())
+			w.until("nothing is missing", func() bool { got, _ := r.got(); return len(firsts(got)) >= all })
+			stop()
+			got, marked := r.got()
+			contiguous(t, sorted(firsts(got)), len(w.leaves()))
+			s := x.Status()[0]
+			t.Logf("%d records, %d lines, %d marked as repeated, %d counted as repeated, %d failures", all, len(got), marked, s.Replayed, s.Errors)
+			switch {
+			case s.Errors == 0:
+				t.Error("no failure was seen")
+			case kind == "relp" && s.Replayed != 0:
+				t.Error("RELP knows what arrived, and need not repeat what was acknowledged")
+			case kind == "syslog" && (s.Replayed == 0 || marked == 0):
+				t.Error("what was on the connections that were lost was not sent again")
+			}
+		})
+	}
+}
+
+// sorted: over syslog, what was lost comes after what was sent later.
+func sorted(s []uint64) []uint64 {
+	s = slices.Clone(s)
+	slices.Sort(s)
+	return s
+}
+
+func TestRsyslogReadsTheFieldsOfTheHeader(t *testing.T) {
+	a := newAuthority(t)
+	a.leaf("server")
+	a.leaf("client.lab")
+	r := newRsyslog(t, a)
+	r.start()
+	w := newWorld(t)
+	if _, err := w.log.Append(t.Context(), &audit.Record{Kind: audit.KindAdmin, ID: "x", Detail: "line1\nline2 \"]\\ \u00fc"}); err != nil {
+		t.Fatal(err)
+	}
+	w.start(nil, r.sinkOf("syslog", a), r.sinkOf("relp", a))
+	var text string
+	w.until("both have come", func() bool {
+		b, err := os.ReadFile(r.out)
+		text = string(b)
+		return err == nil && strings.Count(text, `line1\nline2`) == 2
+	})
+	form := regexp.MustCompile(`(?m)^110 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\S* sallyport.test/g0 sallyport admin \[sallyport@32473 id="sallyport.test/g0/1" index="1"\] +\{"v":1,.*line2 \\"\]\\\\ ü`)
+	if n := len(form.FindAllString(text, -1)); n != 2 {
+		t.Errorf("%d lines are as they should be:\n%s", n, text)
+	}
+}
+
+// With TLS 1.3 a client is refused after its handshake has succeeded: who does
+// not look writes into nothing.
+func TestAReceiverThatRefusesOurCertificateIsSeen(t *testing.T) {
+	a := newAuthority(t)
+	a.leaf("server")
+	a.leaf("client.lab")
+	a.leaf("stranger.lab")
+	r := newRsyslog(t, a)
+	r.start()
+	w := newWorld(t)
+	for name, config := range map[string]sink.TLSConfig{
+		"no certificate":      {CAFile: a.caFile},
+		"another's":           a.client("stranger.lab"),
+		"of another receiver": {CAFile: a.caFile, ServerName: "elsewhere.lab"},
+	} {
+		for _, kind := range []string{"syslog", "relp"} {
+			t.Run(kind+" "+name, func(t *testing.T) {
+				c := r.sinkOf(kind, a)
+				c.Name = "refused"
+				if c.To.Syslog != nil {
+					c.To.Syslog.TLS = config
+				} else {
+					c.To.RELP.TLS = config
+				}
+				x, stop := w.start(nil, c)
+				w.until("it failed twice", func() bool { return x.Status()[0].Errors >= 2 })
+				stop()
+				if s := x.Status()[0]; s.Next != 0 || s.Sent != 0 || !s.Failing {
+					t.Errorf("status %+v", s)
+				}
+			})
+		}
+	}
+	time.Sleep(50 * time.Millisecond) // what it wrote, it wrote by now
+	if got, _ := r.got(); len(got) != 0 {
+		t.Errorf("%d records arrived", len(got))
+	}
+}
