@@ -69,7 +69,7 @@ func (x *exchange) forward(ctx context.Context) error {
 	signed, err := x.g.cfg.Tickets.Sign(ticket.Ticket{
 		ID: x.id, Attempt: x.attempt, N: res.Counter, Op: x.operation(),
 		Audience: res.Replica.ID, Epoch: res.Replica.Epoch, Pool: res.Replica.Pool,
-		Model: model, Adapter: adapter, Domain: x.domain, Rank: res.Replica.Rank,
+		Model: model, Adapter: adapter, Domain: x.domain, Rank: res.Replica.Rank, Tokens: min(res.Tokens, ticket.MaxTokens),
 		Body: sha256.Sum256(x.upstream), Exp: time.Now().Add(ticket.Lifetime).Unix(),
 	})
 	if err != nil {

@@ -498,7 +498,7 @@ func TestRatesAreLearnedFromTheRelayAndFromFirstTokens(t *testing.T) {
 		t.Errorf("a short prompt changed the rate to %d", got)
 	}
 	for i := range 60 {
-		relays[1].report(&residencyv1.Load{PrefillRate: 1_000_000, KvUsedBlocks: uint64(i + 1)})
+		relays[1].report(&residencyv1.Load{PrefillRate: 1_000_000 + uint64(i), KvUsedBlocks: uint64(i + 1)})
 	}
 	until(t, "the reports are applied", func() bool { return f.status(1).KVUsed == 60 })
 	if got := f.status(1).PrefillPS; got > 3_000_000 {

@@ -75,7 +75,7 @@ func (v *view) settleRanks(now time.Time) {
 func (r *replica) share(c *routing.Candidate, waiting, running int64) {
 	n := int64(len(r.ranks))
 	c.Load -= c.WaitingTokens
-	c.WaitingTokens, c.Running = (waiting+n-1)/n, (running+n-1)/n
+	c.WaitingTokens, c.Running, c.Waiting = (waiting+n-1)/n, (running+n-1)/n, (c.Waiting+n-1)/n
 	c.Load += c.WaitingTokens
 	c.DecodeNS = c.Running * decodeNS
 }

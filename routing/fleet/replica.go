@@ -251,8 +251,9 @@ func (r *replica) seen(n uint64) {
 
 // report takes a relay's load and its acknowledgements.
 func (r *replica) report(l *residencyv1.Load) {
+	was := r.load.GetPrefillRate()
 	r.load = l
-	if tokens := l.GetPrefillRate(); tokens > 0 {
+	if tokens := l.GetPrefillRate(); tokens > 0 && tokens != was { // else it says again what we know
 		r.rate.learn(1e12 / float64(tokens))
 		r.pool.learn(1e12 / float64(tokens))
 	}

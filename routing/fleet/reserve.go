@@ -65,12 +65,12 @@ type Reservation struct {
 	Placement  routing.Placement
 	Replica    Replica
 	Counter    uint64 // the ticket's n: per relay process, from 1
+	Tokens     int    // of the prompt that the replica is expected to compute; at least 1
 	HolderDown bool   // a replica that held more of the prompt than any other is lost
 
 	fleet    *Fleet
 	replica  *replica
 	flight   *flight // nil where residency does not count
-	tokens   int64   // to prefill
 	alone    bool    // nothing was ahead of it
 	probe    bool    // it decides whether the breaker closes
 	reserved time.Time
@@ -130,17 +130,18 @@ func (f *Fleet) Snapshot(r Request) (routing.Query, routing.Snapshot) {
 func (f *Fleet) reserve(req *Request, look *lookup, v *view, p routing.Placement) *Reservation {
 	r := v.replicas[p.Chosen]
 	now := time.Now()
-	tokens := int64(max(v.query.PromptTokens-p.Predicted, 1))
+	tokens := max(v.query.PromptTokens-p.Predicted, 1)
 	res := &Reservation{
 		Placement:  p,
 		Replica:    Replica{ID: r.id, Address: r.target.Address, Pool: r.target.Pool, Epoch: r.epoch, Rank: p.Rank, BlockSize: p.BlockSize},
 		HolderDown: p.Excluded[routing.HolderDown] > 0,
-		fleet:      f, replica: r, tokens: tokens, reserved: now,
+		Tokens:     tokens,
+		fleet:      f, replica: r, reserved: now,
 		alone: v.snapshot.Candidates[p.Chosen].Running == 0,
 	}
 	res.probe = r.breaker.pass()
-	res.Counter = r.dispatch(tokens)
-	r.begin(p.Rank, tokens)
+	res.Counter = r.dispatch(int64(tokens))
+	r.begin(p.Rank, int64(tokens))
 	if ids := look.ids(p.BlockSize); len(ids) > 0 && v.snapshot.Candidates[p.Chosen].Stream.Credits() {
 		res.flight = &flight{
 			key: overlayKey{look.ns, p.BlockSize}, replica: r, epoch: r.epoch, rank: p.Rank, ids: ids,
@@ -162,12 +163,12 @@ func (r *Reservation) FirstToken(at time.Time) {
 	r.done()
 	r.replica.breaker.works()
 	if d := at.Sub(r.reserved); r.alone && d > 0 {
-		predicted := int64(r.Placement.Predicted)
-		r.belied = predicted > 0 && belied(r.tokens+predicted, predicted, d, &r.replica.rate)
+		tokens, predicted := int64(r.Tokens), int64(r.Placement.Predicted)
+		r.belied = predicted > 0 && belied(tokens+predicted, predicted, d, &r.replica.rate)
 		// A claim that is not true must not make the rate look worse than it is.
-		if r.tokens >= max(minSampleTokens, predicted) && !r.belied {
-			r.replica.rate.add(r.tokens, d)
-			r.replica.pool.add(r.tokens, d)
+		if tokens >= max(minSampleTokens, predicted) && !r.belied {
+			r.replica.rate.add(tokens, d)
+			r.replica.pool.add(tokens, d)
 		}
 	}
 	if r.flight != nil {
@@ -241,7 +242,7 @@ func (r *Reservation) done() {
 		r.replica.seen(r.Counter)
 		if !r.computed {
 			r.computed = true
-			r.replica.first(r.Replica.Rank, r.tokens)
+			r.replica.first(r.Replica.Rank, int64(r.Tokens))
 		}
 		if r.ended {
 			r.replica.end(r.Replica.Rank)

@@ -188,7 +188,10 @@ func (r *Relay) checkBody(_ http.ResponseWriter, _ *http.Request, f *forwarded) 
 	if b.Model != want {
 		return &refusal{status: http.StatusForbidden, code: "wrong_model"}
 	}
-	f.work = &work{tokens: estimateTokens(len(f.body)), stream: b.Stream, started: time.Now()}
+	f.work = newWork(&f.ticket.Ticket, len(f.body), b.Stream, time.Now())
+	if e := &r.cfg.Engine; e.ranks() > 1 && !e.addressable() {
+		f.work.counted = 0 // nobody knows which rank computes it
+	}
 	return nil
 }
 

@@ -5,7 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/routing/ledger"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
+	"github.com/sallyport-ai/sallyport/routing/ticket"
 )
 
 // beyondLimit bounds the counters that an Ack names one by one. A ticket that
@@ -23,28 +25,42 @@ type load struct {
 	work     map[*work]struct{}
 	acks     map[gatewayLog]*acks
 	kvBlocks uint64
+	meters   map[int]*ledger.Meter // by rank: each computes prompts in its own order
 }
 
 // work is one request at the engine.
 type work struct {
-	tokens   uint64 // of its prompt, estimated
+	tokens   uint64 // of its prompt that are not cached, as far as its gateway knows
+	counted  int64  // the same, where that, its rank and its first token can be known; else 0
+	rank     int
 	stream   bool   // its first byte will show that its prefill is done
 	started  time.Time
 	answered bool
 }
 
 func newLoad() *load {
-	return &load{work: make(map[*work]struct{}), acks: make(map[gatewayLog]*acks)}
+	return &load{work: make(map[*work]struct{}), acks: make(map[gatewayLog]*acks), meters: make(map[int]*ledger.Meter)}
 }
 
-// estimateTokens is for a prompt that was not counted.
-func estimateTokens(bodyBytes int) uint64 { return uint64(bodyBytes+3) / 4 }
+// newWork is what a ticket brings. A gateway that does not know the tokens of a
+// prompt is taken to have sent four bytes for each; and nobody's word makes a
+// prompt longer than its body.
+func newWork(t *ticket.Ticket, bodyBytes int, stream bool, now time.Time) *work {
+	w := &work{tokens: uint64(min(t.Tokens, bodyBytes)), stream: stream, started: now, rank: t.Rank}
+	if w.tokens == 0 {
+		w.tokens = uint64(bodyBytes+3) / 4
+	} else if stream {
+		w.counted = int64(w.tokens)
+	}
+	return w
+}
 
 // start counts a request and acknowledges its ticket.
 func (l *load) start(g gatewayLog, n uint64, w *work) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.work[w] = struct{}{}
+	l.meter(w).Start(w.started, w.counted)
 	l.acked(g, n)
 }
 
@@ -80,12 +96,45 @@ func (l *load) register(g gatewayLog, process string) {
 func (l *load) answer(w *work) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w.answered = true
+	l.first(w, time.Now())
+}
+
+// first ends the waiting of w. The caller holds l.mu.
+func (l *load) first(w *work, at time.Time) {
+	if !w.answered {
+		w.answered = true
+		l.meter(w).First(at, w.counted)
+	}
+}
+
+// meter is that of the rank that w is for. The caller holds l.mu.
+func (l *load) meter(w *work) *ledger.Meter {
+	m := l.meters[w.rank]
+	if m == nil {
+		m = new(ledger.Meter)
+		l.meters[w.rank] = m
+	}
+	return m
+}
+
+// rate is how many prompt tokens a second the ranks that were measured compute,
+// each, on average; 0: not known. The caller holds l.mu.
+func (l *load) rate() uint64 {
+	sum, n := uint64(0), uint64(0)
+	for _, m := range l.meters {
+		if r := m.Rate(); r > 0 {
+			sum, n = sum+r, n+1
+		}
+	}
+	return sum / max(n, 1)
 }
 
 func (l *load) end(w *work) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if _, known := l.work[w]; known && !w.answered {
+		l.meter(w).Gone()
+	}
 	delete(l.work, w)
 }
 
@@ -101,7 +150,7 @@ func (l *load) scraped(at time.Time, m metrics) {
 	}
 	for w := range l.work {
 		if !w.stream && w.started.Before(at) {
-			w.answered = true
+			l.first(w, at)
 		}
 	}
 }
@@ -110,7 +159,7 @@ func (l *load) scraped(at time.Time, m metrics) {
 func (l *load) report(g gatewayLog) *residencyv1.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := &residencyv1.Load{KvUsedBlocks: l.kvBlocks}
+	out := &residencyv1.Load{KvUsedBlocks: l.kvBlocks, PrefillRate: l.rate()}
 	for w := range l.work {
 		if w.answered {
 			out.Running++

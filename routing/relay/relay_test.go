@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/sallyport-ai/sallyport/routing/ticket"
 )
 
 func TestNewRefusesWhatIsNotSafe(t *testing.T) {
@@ -233,5 +235,45 @@ func TestWorkWaitsUntilItsFirstByteOrUntilTheEngineHasNoQueue(t *testing.T) {
 	check("all done", 0, 0, 0)
 	if got := l.report(g); got.KvUsedBlocks != 5 || got.Ack.NContiguous != 3 {
 		t.Errorf("report %v", got)
+	}
+}
+
+func TestWorkCountsTheTokensThatItsTicketNames(t *testing.T) {
+	for _, c := range []struct {
+		claim   string
+		named   int
+		body    int
+		stream  bool
+		tokens  uint64
+		counted int64
+	}{
+		{"what the gateway expects to be computed", 812, 9000, true, 812, 812},
+		{"a body of unknown tokens has one for four bytes", 0, 9001, true, 2251, 0},
+		{"nobody's word makes a prompt longer than its body", 1 << 28, 9000, true, 9000, 9000},
+		{"an answer in one piece does not show its first token", 812, 9000, false, 812, 0},
+	} {
+		w := newWork(&ticket.Ticket{Tokens: c.named}, c.body, c.stream, time.Now())
+		if w.tokens != c.tokens || w.counted != c.counted {
+			t.Errorf("%s: %d tokens, %d of them measured", c.claim, w.tokens, w.counted)
+		}
+	}
+}
+
+func TestTheReportedRateIsThatOfFirstTokens(t *testing.T) {
+	l, g, at := newLoad(), gatewayLog{"p", "o"}, time.Now()
+	for n := range 4 {
+		w := newWork(&ticket.Ticket{Tokens: 4000}, 20_000, true, at)
+		l.start(g, uint64(n+1), w)
+		if got := l.report(g).GetPrefillRate(); n < 2 && got != 0 {
+			t.Errorf("%d tokens a second after %d requests", got, n)
+		}
+		at = at.Add(500 * time.Millisecond)
+		l.mu.Lock()
+		l.first(w, at)
+		l.mu.Unlock()
+		l.end(w)
+	}
+	if got := l.report(g).GetPrefillRate(); got != 8000 {
+		t.Errorf("4,000 tokens in half a second are %d a second", got)
 	}
 }

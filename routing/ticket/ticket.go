@@ -15,7 +15,7 @@
 //	{"v":1,"id":"0198c0de-…","attempt":1,"n":17,"op":"POST /v1/chat/completions",
 //	 "log":"example.org/gateway/a","aud":"spiffe://example.org/pool/general/r0",
 //	 "ep":"3q2-7w","pool":"general","model":"small","adapter":"","domain":"BgAAAHRl…",
-//	 "rank":0,"body":"47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU","exp":1795000000}
+//	 "rank":0,"tokens":812,"body":"47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU","exp":1795000000}
 //
 // A payload that differs in any byte from what [Signer.Sign] would produce for
 // the same values (an unknown, missing or repeated field, another order, a
@@ -46,6 +46,8 @@ const (
 	// MaxAhead is how far ahead an expiry may lie: the lifetime and 5 s for
 	// clocks that disagree.
 	MaxAhead = 35 * time.Second
+	// MaxTokens is the most that a prompt may have.
+	MaxTokens = 1 << 28
 	// MaxHeader is the length of the longest header, in bytes.
 	MaxHeader = 8 << 10
 )
@@ -73,6 +75,7 @@ type Ticket struct {
 	Adapter  string `json:"adapter"`
 	Domain   string `json:"domain"` // cache domain, base64url(lenprefix(kind, tenant, …))
 	Rank     int    `json:"rank"`   // data-parallel rank, from 0
+	Tokens   int    `json:"tokens"` // of the prompt that the gateway expects the engine to compute; 0 unknown
 	Body     Digest `json:"body"`   // of the bytes that the gateway sends
 	Exp      int64  `json:"exp"`    // Unix seconds; at this second the ticket no longer counts
 }
@@ -132,8 +135,8 @@ func (t *Ticket) valid() error {
 	if t.V != Version {
 		return fmt.Errorf("version %d, want %d", t.V, Version)
 	}
-	if t.Attempt < 1 || t.N < 1 || t.Rank < 0 || t.Exp < 1 {
-		return fmt.Errorf("attempt %d, n %d, rank %d, exp %d: out of range", t.Attempt, t.N, t.Rank, t.Exp)
+	if t.Attempt < 1 || t.N < 1 || t.Rank < 0 || t.Tokens < 0 || t.Tokens > MaxTokens || t.Exp < 1 {
+		return fmt.Errorf("attempt %d, n %d, rank %d, tokens %d, exp %d: out of range", t.Attempt, t.N, t.Rank, t.Tokens, t.Exp)
 	}
 	for _, f := range []struct{ name, value string }{
 		{"id", t.ID},

@@ -34,7 +34,7 @@ func good() Ticket {
 	return Ticket{
 		ID: "0198c0de-0000-7000-8000-000000000001", Attempt: 1, N: 17, Op: "POST /v1/chat/completions",
 		Audience: "spiffe://example.org/pool/general/r0", Epoch: "epoch-1", Pool: "general",
-		Model: "small", Domain: "BgAAAHRlbmFudA", Body: sha256.Sum256(body), Exp: at.Add(Lifetime).Unix(),
+		Model: "small", Domain: "BgAAAHRlbmFudA", Tokens: 812, Body: sha256.Sum256(body), Exp: at.Add(Lifetime).Unix(),
 	}
 }
 
@@ -85,7 +85,7 @@ func payloadOf(t testing.TB, tk Ticket) string {
 func TestPayloadIsExactlyTheDocumentedForm(t *testing.T) {
 	want := `{"v":1,"id":"0198c0de-0000-7000-8000-000000000001","attempt":1,"n":17,` +
 		`"op":"POST /v1/chat/completions","log":"example.org/gateway/a","aud":"spiffe://example.org/pool/general/r0",` +
-		`"ep":"epoch-1","pool":"general","model":"small","adapter":"","domain":"BgAAAHRlbmFudA","rank":0,` +
+		`"ep":"epoch-1","pool":"general","model":"small","adapter":"","domain":"BgAAAHRlbmFudA","rank":0,"tokens":812,` +
 		`"body":"` + base64.RawURLEncoding.EncodeToString(sha256sum(body)) + `","exp":1795000030}`
 	if got := payloadOf(t, good()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -159,6 +159,9 @@ func TestVerifyRefuses(t *testing.T) {
 		{"attempt 0", edit(`"attempt":1`, `"attempt":0`), ErrMalformed},
 		{"counter 0", edit(`"n":17`, `"n":0`), ErrMalformed},
 		{"a negative rank", edit(`"rank":0`, `"rank":-1`), ErrMalformed},
+		{"fewer tokens than none", edit(`"tokens":812`, `"tokens":-1`), ErrMalformed},
+		{"more tokens than any prompt has", edit(`"tokens":812`, `"tokens":268435457`), ErrMalformed},
+		{"no tokens field", edit(`"tokens":812,`, ``), ErrMalformed},
 		{"an empty domain", edit(`"domain":"BgAAAHRlbmFudA"`, `"domain":""`), ErrMalformed},
 		{"an expiry now", change(func(t *Ticket) { t.Exp = at.Unix() }), ErrExpired},
 		{"an expiry past", change(func(t *Ticket) { t.Exp = at.Unix() - 1 }), ErrExpired},

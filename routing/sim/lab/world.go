@@ -42,7 +42,7 @@ type call struct {
 // report is what a relay, or a scraper, says of a replica at a time.
 type report struct {
 	at            int64
-	waitingTokens int64 // of prompts without a first token, cached or not
+	waitingTokens int64 // that gateways expect to be computed, of prompts without a first token
 	waiting       int   // such requests
 	running       int   // requests with a first token
 	queued        int   // requests that the engine has not scheduled
@@ -360,7 +360,7 @@ func (w *world) tick() {
 				r.running++
 			} else {
 				r.waiting++
-				r.waitingTokens += int64(c.req.Prompt)
+				r.waitingTokens += int64(c.uncached)
 			}
 		}
 		x.report = r
