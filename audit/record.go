@@ -106,9 +106,12 @@ type Record struct {
 	V    int    `json:"v"`
 	Kind Kind   `json:"kind"`
 	ID   string `json:"id"` // decision id, UUIDv7; for other kinds an id of its own
-	Log  LogRef `json:"log"`
-	Salt string `json:"salt"` // 16 random bytes, base64url, so that a published leaf hash cannot be guessed
-	Time Time   `json:"time"`
+	// Parent is the decision that this one is a part of: that of a prompt sent to
+	// an engine to be counted names the request's.
+	Parent string `json:"parent,omitempty"`
+	Log    LogRef `json:"log"`
+	Salt   string `json:"salt"` // 16 random bytes, base64url, so that a published leaf hash cannot be guessed
+	Time   Time   `json:"time"`
 
 	Gateway   *Gateway        `json:"gateway,omitempty"`
 	Caller    *Caller         `json:"caller,omitempty"`
@@ -215,9 +218,10 @@ type Request struct {
 	Stream       bool     `json:"stream,omitempty"`
 	BodyBytes    int      `json:"body_bytes"`
 	PromptTokens int      `json:"prompt_tokens"`
-	PromptBasis  string   `json:"prompt_tokens_basis,omitempty"`
-	PromptMAC    string   `json:"prompt_mac,omitempty"` // under a tenant and month key
-	Removed      []string `json:"removed,omitempty"`    // client fields that were taken out
+	PromptBasis  string   `json:"prompt_tokens_basis,omitempty"` // native_verified, native_unverified, engine or estimate
+	PromptWhy    []string `json:"prompt_tokens_why,omitempty"`   // why it is not better, one reason for each step passed over
+	PromptMAC    string   `json:"prompt_mac,omitempty"`          // under a tenant and month key
+	Removed      []string `json:"removed,omitempty"`             // client fields that were taken out
 }
 
 // Placement says where the request was sent and why there.

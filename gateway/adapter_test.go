@@ -39,7 +39,7 @@ func TestAnAdapterIsAModelOfItsOwn(t *testing.T) {
 			t.Errorf("%s: the engine got %+v", name, got)
 		}
 		d, o := s.lone(a)
-		if d.Request.Model != name || d.Request.Served != "small-legal-v3" || d.Request.PromptBasis != basisNative || d.Request.PromptTokens != o.Outcome.PromptTokens {
+		if d.Request.Model != name || d.Request.Served != "small-legal-v3" || !strings.HasPrefix(d.Request.PromptBasis, basisNative) || d.Request.PromptTokens != o.Outcome.PromptTokens {
 			t.Errorf("%s: decision %+v, outcome %+v", name, d.Request, o.Outcome)
 		}
 	}

@@ -34,7 +34,7 @@ func (x *exchange) back(ctx context.Context) error {
 	end := &x.end
 	a := x.op.Answer(x.request)
 	a.CachedTokens = x.decision.ExposeCachedTokens
-	if x.tokens.basis == basisNative {
+	if exact(x.tokens.basis) {
 		a.PromptTokens = x.tokens.count
 	}
 	x.answer = a

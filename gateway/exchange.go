@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -57,6 +58,9 @@ type exchange struct {
 	upstream   []byte // the body for the engine
 	domain     string // cache domain
 
+	// count
+	owed sync.WaitGroup // outcomes that are being written
+
 	// where; replaced by each attempt
 	attempt     int // from 1
 	decided     int // the last attempt whose decision is in the log
@@ -99,6 +103,7 @@ func (g *Gateway) begin(w http.ResponseWriter, r *http.Request, op wire.Operatio
 // over counts the request and ends its span.
 func (x *exchange) over(ctx context.Context) {
 	x.g.inflight.give(x.held)
+	x.owed.Wait()
 	var f *Fault
 	if x.err != nil {
 		f = faultOf(x.err)

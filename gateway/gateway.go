@@ -57,9 +57,14 @@ type Config struct {
 	// policy asks for. The zero value is strict.
 	Durability    audit.Durability
 	AppendTimeout time.Duration // 0 means 250 ms
+	CountTimeout  time.Duration // how long an engine may take to count a prompt, its record included; 0 means 50 ms
 	MaxAttempts   int           // replicas tried for one request; 0 means 3
 	Total         time.Duration // longest time for one request, from its header to its last byte; 0 means 1 h
 	Logger        *slog.Logger  // nil discards
+
+	// NotifyPrompt is told when evidence changes how far a model's own tokenizer
+	// is believed. It must not wait. nil: nobody is told.
+	NotifyPrompt func(PromptNotice)
 }
 
 // Live is the part of a gateway that may change while it serves. A request uses
@@ -76,7 +81,8 @@ type Live struct {
 	// prompt is counted. 0 means 512 MiB.
 	InflightBytes int64
 
-	oauth *oauth // Resource, made ready
+	oauth     *oauth                      // Resource, made ready
+	standings map[string]*prompt.Standing // of Prompts, by the same names
 }
 
 func (l Live) check() (*Live, error) {
@@ -109,6 +115,7 @@ type Gateway struct {
 	retries      budget
 	running      running
 	inflight     inflight
+	counting     counters
 	tracer       trace.Tracer
 }
 
@@ -131,6 +138,9 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	if cfg.AppendTimeout <= 0 {
 		cfg.AppendTimeout = 250 * time.Millisecond
+	}
+	if cfg.CountTimeout <= 0 {
+		cfg.CountTimeout = 50 * time.Millisecond
 	}
 	if cfg.MaxAttempts <= 0 {
 		cfg.MaxAttempts = 3
@@ -157,6 +167,9 @@ func New(cfg Config) (*Gateway, error) {
 	if err := g.Swap(cfg.Live); err != nil {
 		return nil, err
 	}
+	if err := g.watchPrompts(cfg.Meter); err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
 	return g, nil
 }
 
@@ -167,8 +180,25 @@ func (g *Gateway) Swap(l Live) error {
 	if err != nil {
 		return err
 	}
+	checked.standings = standings(checked.Prompts, g.live.Load())
 	g.live.Store(checked)
 	return nil
+}
+
+// standings is the evidence on each model: what there is already, where the
+// model is what it was.
+func standings(prompts map[string]*prompt.Memory, before *Live) map[string]*prompt.Standing {
+	out := make(map[string]*prompt.Standing, len(prompts))
+	for name, m := range prompts {
+		out[name] = new(prompt.Standing)
+		if before == nil || before.Prompts[name] == nil {
+			continue
+		}
+		if before.Prompts[name].Model().Digest() == m.Model().Digest() {
+			out[name] = before.standings[name]
+		}
+	}
+	return out
 }
 
 // Handler serves the public routes: those of [wire.Operations] and the metadata

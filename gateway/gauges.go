@@ -35,6 +35,25 @@ func watchFleet(provider metric.MeterProvider, f *fleet.Fleet) error {
 	return nil
 }
 
+// watchPrompts registers the gauge of how far each model's tokenizer is believed.
+func (g *Gateway) watchPrompts(provider metric.MeterProvider) error {
+	n := instruments{m: provider.Meter(scope)}
+	level := n.gauge("sallyport.prompt.level", "", "1 for how far the token ids that we compute for the model are believed.")
+	if n.err != nil {
+		return fmt.Errorf("make gauges: %w", n.err)
+	}
+	_, err := n.m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		for model, at := range g.live.Load().levels() {
+			o.ObserveInt64(level, 1, metric.WithAttributes(attribute.String("model", model), attribute.String("level", at.String())))
+		}
+		return nil
+	}, n.observed...)
+	if err != nil {
+		return fmt.Errorf("watch prompts: %w", err)
+	}
+	return nil
+}
+
 // labelled is one of the fleet as gauges see it. It is named by its SPIFFE ID,
 // or by its address until it has proven one; configuration bounds how many there
 // are.

@@ -11,16 +11,20 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
 
 // script stands between relays and engines. A request whose body holds a mark
 // is noted, and answered as the test that made the mark wants; all else passes.
+// What only counts a prompt is apart.
 type script struct {
-	mu    sync.Mutex
-	acts  map[string]act
-	calls map[string][]call
+	mu     sync.Mutex
+	acts   map[string]act
+	calls  map[string][]call
+	counts map[string]act
+	asked  map[string][]call
 }
 
 // act answers one request at an engine. pass hands it to the real one.
@@ -37,13 +41,29 @@ type call struct {
 
 var markPattern = regexp.MustCompile(`mark-[a-z]+-`)
 
-func newScript() *script { return &script{acts: map[string]act{}, calls: map[string][]call{}} }
+func newScript() *script {
+	return &script{acts: map[string]act{}, calls: map[string][]call{}, counts: map[string]act{}, asked: map[string][]call{}}
+}
 
 // on sets what becomes of requests that hold mark.
 func (s *script) on(mark string, a act) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acts[mark] = a
+}
+
+// onCount sets what becomes of counts of prompts that hold mark.
+func (s *script) onCount(mark string, a act) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts[mark] = a
+}
+
+// counted lists the counts of prompts that held mark.
+func (s *script) counted(mark string) []call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]call(nil), s.asked[mark]...)
 }
 
 // got lists the requests that held mark.
@@ -75,10 +95,14 @@ func (s *script) before(replica, engine string) (*httptest.Server, error) {
 			pass()
 			return
 		}
+		acts, calls := s.acts, s.calls
+		if strings.HasSuffix(r.URL.Path, "/render") || r.URL.Path == "/tokenize" {
+			acts, calls = s.counts, s.asked
+		}
 		s.mu.Lock()
-		c := call{replica, len(s.calls[mark]) + 1, r.URL.Path, r.Header.Clone(), string(body)}
-		s.calls[mark] = append(s.calls[mark], c)
-		a := s.acts[mark]
+		c := call{replica, len(calls[mark]) + 1, r.URL.Path, r.Header.Clone(), string(body)}
+		calls[mark] = append(calls[mark], c)
+		a := acts[mark]
 		s.mu.Unlock()
 		if a == nil {
 			pass()

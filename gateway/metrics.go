@@ -33,6 +33,9 @@ type metrics struct {
 	unavailable  metric.Int64Counter
 
 	placements, excluded, predicted, cached, reported metric.Int64Counter
+
+	prompts, promptChecks metric.Int64Counter
+	count                 metric.Float64Histogram
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
@@ -64,6 +67,10 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	n.counter(&m.predicted, "sallyport.predicted_cached_tokens", "{token}", "Prompt tokens that placement expected to find cached, of attempts whose engine reported what it did.")
 	n.counter(&m.reported, "sallyport.reported_prompt_tokens", "{token}", "Prompt tokens of the same attempts.")
 	n.counter(&m.cached, "sallyport.cached_tokens", "{token}", "Prompt tokens that the engine then reported as cached, of the same attempts.")
+
+	n.counter(&m.prompts, "sallyport.prompts", "{prompt}", "Prompts counted, by model, basis, and why the last step of the chain that was passed over could not do it.")
+	n.counter(&m.promptChecks, "sallyport.prompt.checks", "{check}", "Prompts that were held against what an engine made of them, by model and result.")
+	n.seconds(&m.count, "sallyport.prompt.count.duration", "Time that engines were given to count a prompt, by result.", short)
 	return &m, n.err
 }
 
@@ -153,6 +160,29 @@ func (m *metrics) placed(ctx context.Context, x *exchange) {
 	for reason, n := range p.Excluded {
 		m.excluded.Add(ctx, int64(n), metric.WithAttributes(attribute.String("reason", string(reason))))
 	}
+}
+
+// prompted counts a prompt.
+func (m *metrics) prompted(ctx context.Context, x *exchange) {
+	why := ""
+	if n := len(x.tokens.why); n > 0 {
+		why = x.tokens.why[n-1]
+	}
+	m.prompts.Add(ctx, 1, metric.WithAttributes(
+		attribute.String("model", x.model.Name), attribute.String("basis", x.tokens.named()), attribute.String("why", why)))
+}
+
+// askedEngine counts a question to an engine.
+func (m *metrics) askedEngine(ctx context.Context, why string, d time.Duration) {
+	if why == "" {
+		why = "ok"
+	}
+	m.count.Record(ctx, d.Seconds(), metric.WithAttributes(attribute.String("result", why)))
+}
+
+// checkedPrompt counts a prompt that was held against an engine's.
+func (m *metrics) checkedPrompt(ctx context.Context, model, result string) {
+	m.promptChecks.Add(ctx, 1, metric.WithAttributes(attribute.String("model", model), attribute.String("result", result)))
 }
 
 // ended counts an attempt.

@@ -40,6 +40,7 @@ func eventful(t *testing.T) (pages []string, spans tracetest.SpanStubs) {
 		func(*Config) {},
 		func(c *Config) { c.Policy = failing },
 		func(c *Config) { c.Log = halted },
+		withoutTokenizer,
 	} {
 		w := watch(t, edit)
 		for _, body := range []string{chat(w.newMark()), chat(w.newMark(), streamed), chat(w.newMark(), `"max_tokens":7`), "{"} {
@@ -125,7 +126,7 @@ func TestB069B070ACallersWordsMakeNoSeries(t *testing.T) {
 		}
 		w.get("acme", fmt.Sprintf("/v1/word-%d", i))
 	}
-	const few, many = 20, 120 // in the first, every replica and status has its turn
+	const few, many = 60, 160 // in the first, every replica and status has its turn, and our tokenizer is verified
 	for i := range few {
 		ask(i)
 	}

@@ -43,6 +43,11 @@ func (x *exchange) run(ctx context.Context) error {
 	if x.op.Class == policy.Discovery {
 		return x.step(ctx, "list", x.list)
 	}
+	// How long is it? Where our own tokenizer cannot say, a permitted engine may,
+	// in its own little time and with a record of its own.
+	if err := x.step(ctx, "count", x.count); err != nil {
+		return err
+	}
 	for {
 		// Where? Only permitted, authenticated replicas are candidates.
 		if err := x.step(ctx, "where", x.where); err != nil {

@@ -153,7 +153,7 @@ func TestEachRouteIsAnsweredAndWrittenDown(t *testing.T) {
 			if len(got) != 1 || got[0].path != p.op.Engine || !strings.Contains(got[0].body, `"cache_salt":`) {
 				t.Fatalf("%s: the engine got %+v", name, got)
 			}
-			if d.Request.PromptBasis != basisNative || d.Request.PromptTokens != o.Outcome.PromptTokens {
+			if !strings.HasPrefix(d.Request.PromptBasis, basisNative) || d.Request.PromptTokens != o.Outcome.PromptTokens {
 				t.Errorf("%s: we counted %d (%s), the engine %d", name, d.Request.PromptTokens, d.Request.PromptBasis, o.Outcome.PromptTokens)
 			}
 			if o.Outcome.CompletionTokens == 0 || o.Outcome.CachedTokens == nil {

@@ -18,7 +18,7 @@ var ErrNotRecorded = errors.New("not all that the placement rested on is recorde
 
 // Recompute makes the placement of a recorded decision again, from what the
 // record holds. It is the inverse of what writes the record: see
-// exchange.placement. The error wraps [ErrNotRecorded] where that is not
+// recordOf. The error wraps [ErrNotRecorded] where that is not
 // enough.
 func Recompute(rec *audit.Record) (routing.Placement, error) {
 	p := rec.Placement
@@ -61,7 +61,7 @@ func recordedQuery(rec *audit.Record) (routing.Query, error) {
 	}
 	return routing.Query{
 		Strategy: routing.Strategy(rec.Placement.Strategy), PromptTokens: rec.Request.PromptTokens,
-		TokensExact: rec.Request.PromptBasis == basisNative, MaxOutput: leastOf(in.Request.MaxTokens, d.Limits.MaxOutputTokens),
+		TokensExact: exact(rec.Request.PromptBasis), MaxOutput: leastOf(in.Request.MaxTokens, d.Limits.MaxOutputTokens),
 		Seed: rec.Placement.Seed, Region: d.Prefer.Region, Warm: d.Prefer.Warm,
 	}, nil
 }

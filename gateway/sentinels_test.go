@@ -23,6 +23,7 @@ const module = "github.com/sallyport-ai/sallyport/"
 // which no request can end with, and why. Everything else needs a row.
 var cannotReach = map[string]string{
 	"identity.ErrProduction":   "refuses at start",
+	"gateway.ErrNotRecorded":   "of auditors who make a placement again",
 	"workload.ErrPeerIdentity": "upstream makes it ErrIdentity; of callers, the handshake fails",
 	"workload.ErrExpired":      "upstream makes it ErrIdentity",
 	"workload.ErrStale":        "svid makes it ErrUnavailable, upstream ErrIdentity",
@@ -34,11 +35,13 @@ var cannotReach = map[string]string{
 	"kvindex.ErrReused":        "as ErrOrdinal",
 	"kvindex.ErrParent":        "as ErrOrdinal",
 	"kvindex.ErrTier":          "as ErrOrdinal",
+	"kvindex.ErrTwice":         "as ErrOrdinal",
 	"residency.ErrHandshake":   "makes a replica no candidate",
 	"residency.ErrProtocol":    "as ErrHandshake",
 	"residency.ErrSilent":      "as ErrHandshake",
 	"fleet.ErrNotReady":        "shown by /readyz alone",
 	"prompt.ErrUnsupported":    "the prompt is estimated instead, and the record says so",
+	"prompt.ErrLeftToEngine":   "the model is not loaded, at start",
 	"jinja.ErrUnsupported":     "as prompt.ErrUnsupported",
 	"jinja.ErrBudget":          "as prompt.ErrUnsupported",
 	"tokenizer.ErrWordTooLong": "as prompt.ErrUnsupported",

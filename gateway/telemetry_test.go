@@ -111,6 +111,7 @@ const whole = `POST /v1/chat/completions
   who
   what
   may
+  count
   where
   write
   recheck
@@ -156,7 +157,7 @@ func TestARequestIsOneSpanWithASpanForEachStep(t *testing.T) {
 		w.engine.on(mark, first(replies(http.StatusServiceUnavailable, engineText)))
 		spans := w.trace(w.post("acme", chat(mark)))
 		const attempt = "  where\n  write\n  recheck\n  chat small\n    forward\n"
-		if got, want := tree(spans), "POST /v1/chat/completions\n  who\n  what\n  may\n"+attempt+"  settle\n"+attempt+"    back\n  settle\n"; got != want {
+		if got, want := tree(spans), "POST /v1/chat/completions\n  who\n  what\n  may\n  count\n"+attempt+"  settle\n"+attempt+"    back\n  settle\n"; got != want {
 			t.Fatalf("spans\n%s\nwant\n%s", got, want)
 		}
 		var attempts []string

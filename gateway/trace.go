@@ -202,6 +202,11 @@ var lessons = map[string]func(*exchange) []attribute.KeyValue{
 			attribute.Bool("sallyport.allow", x.decision.Allow), attribute.String("sallyport.policy.revision", x.snap.Revision()),
 		}
 	},
+	"count": func(x *exchange) []attribute.KeyValue {
+		return []attribute.KeyValue{
+			attribute.Int("sallyport.prompt_tokens", x.tokens.count), attribute.String("sallyport.prompt_tokens.basis", x.tokens.named()),
+		}
+	},
 	"where": func(x *exchange) []attribute.KeyValue {
 		if x.reservation == nil {
 			return nil

@@ -11,7 +11,6 @@ import (
 	"github.com/sallyport-ai/sallyport/gateway/classify"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/policy"
-	"github.com/sallyport-ai/sallyport/routing/blockid"
 )
 
 // The headers with which a client may raise, never lower, what we take its
@@ -21,21 +20,6 @@ const (
 	classHeader        = "Sallyport-Class"
 	conversationHeader = "Sallyport-Conversation"
 )
-
-// How prompt tokens were counted.
-const (
-	basisNative   = "native"
-	basisEstimate = "estimate"
-)
-
-// tokens is the prompt as the engine will see it.
-type tokens struct {
-	ids       []uint32 // nil where they are only estimated
-	count     int
-	basis     string
-	firstTurn []uint32                                   // of the first user message, for affinity
-	blocks    func([]uint64, *blockid.Key, int) []uint64 // appends the ids of its blocks
-}
 
 // what reads, decodes, classifies and labels the request, and counts its prompt.
 func (x *exchange) what(ctx context.Context) error {
@@ -56,7 +40,7 @@ func (x *exchange) what(ctx context.Context) error {
 	x.weigh()
 	if x.request != nil {
 		x.model, _ = x.snap.Model(x.request.Model) // an unknown one is denied by policy
-		x.tokens = x.count(ctx)
+		x.tokens = x.native(ctx)
 	}
 	return nil
 }
@@ -164,35 +148,4 @@ func (x *exchange) served() (model, adapter string) {
 	}
 	base, _ := x.snap.Model(x.model.Base) // the data was checked when it was loaded
 	return base.Served, x.model.Served
-}
-
-// count tokenizes the prompt as the engine will. Where it cannot, the request
-// is not the worse for it: the count is an estimate and placement says so.
-func (x *exchange) count(ctx context.Context) tokens {
-	estimate := tokens{count: (len(x.body) + 3) / 4, basis: basisEstimate}
-	base, _ := x.served()
-	m := x.live.Prompts[base]
-	if m == nil {
-		return estimate
-	}
-	ask := m.Chat
-	switch x.op.Engine {
-	case wire.ChatCompletions.Engine:
-	case wire.Completions.Engine:
-		ask = m.Completion
-	case wire.Responses.Engine:
-		ask = m.Response
-	default:
-		return estimate
-	}
-	// What is remembered of prompts is the tenant's own. The cache domain would
-	// part it finer, but only policy names that, and policy wants the count; within
-	// a tenant, time may tell what was sent before, across tenants it tells nothing.
-	p, err := ask(ctx, x.principal.Tenant, x.request.Body)
-	if err != nil {
-		// The error may quote the prompt, so it is not for any log.
-		x.g.cfg.Logger.Debug("prompt estimated", "decision_id", x.id, "model", x.model.Name)
-		return estimate
-	}
-	return tokens{ids: p.IDs, count: len(p.IDs), basis: basisNative, firstTurn: p.FirstUserTurn, blocks: p.AppendBlocks}
 }

@@ -24,7 +24,7 @@ func (x *exchange) where(ctx context.Context) error {
 		Domain:       x.domain,
 		Operation:    x.operation(),
 		Tokens:       x.tokens.ids,
-		TokensExact:  x.tokens.basis == basisNative,
+		TokensExact:  exact(x.tokens.basis),
 		AppendBlocks: x.tokens.blocks,
 		PromptTokens: x.tokens.count,
 		Affinity:     x.affinity(),

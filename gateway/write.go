@@ -17,13 +17,14 @@ import (
 	"github.com/sallyport-ai/sallyport/gateway/classify"
 	"github.com/sallyport-ai/sallyport/policy"
 	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/fleet"
 )
 
 // write puts the decision into the log and returns once it is as durable as the
 // decision asks. After an error nothing may be forwarded.
 func (x *exchange) write(ctx context.Context) error {
 	rec := x.record()
-	rec.Status, rec.Reason, rec.Placement = audit.StatusAllowed, x.reason, x.placement()
+	rec.Status, rec.Reason, rec.Placement = audit.StatusAllowed, x.reason, placementOf(x.reservation)
 	rec.Durability = x.durability()
 	if err := x.append(ctx, rec); err != nil {
 		if x.reservation != nil {
@@ -109,7 +110,7 @@ func (x *exchange) record() *audit.Record {
 		Caller: x.caller(),
 		Request: &audit.Request{
 			Operation: x.op.Name, BodyBytes: len(x.body),
-			PromptTokens: x.tokens.count, PromptBasis: x.tokens.basis,
+			PromptTokens: x.tokens.count, PromptBasis: x.tokens.named(), PromptWhy: x.tokens.why,
 		},
 		Policy:   &audit.Policy{Revision: x.snap.Revision(), Digest: x.snap.Digest()},
 		Decision: json.RawMessage("null"),
@@ -210,12 +211,12 @@ func recordable(p routing.Placement) []routing.Scored {
 	return kept[:maxCandidates]
 }
 
-// placement is the choice of replica with the inputs it was made from.
-func (x *exchange) placement() *audit.Placement {
-	if x.reservation == nil {
+// placementOf is the choice of replica with the inputs it was made from.
+func placementOf(res *fleet.Reservation) *audit.Placement {
+	if res == nil {
 		return nil
 	}
-	return recordOf(x.reservation.Placement)
+	return recordOf(res.Placement)
 }
 
 // recordOf writes a placement down, so that [Recompute] can make it again.

@@ -42,7 +42,7 @@ type InputRequest struct {
 	Tools             []string `json:"tools"`
 	MaxTokens         *int64   `json:"max_tokens"`
 	PromptTokens      int64    `json:"prompt_tokens"`
-	PromptTokensBasis string   `json:"prompt_tokens_basis"` // native or estimate
+	PromptTokensBasis string   `json:"prompt_tokens_basis"` // native, engine or estimate
 	Region            string   `json:"region"`
 }
 

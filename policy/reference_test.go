@@ -142,7 +142,7 @@ func randomInput(r *rand.Rand) Input {
 		Principal: InputPrincipal{Tenant: pick(r, someTenants[:4]), Subject: "s", Kind: "human", Scopes: some(r, someScopes, 70)},
 		Request: InputRequest{
 			Operation: "chat.completions", Model: pick(r, someModels[:2]), Tools: some(r, someTools, 15),
-			PromptTokens: r.Int64N(120), PromptTokensBasis: pick(r, []string{"native", "native", "estimate"}), Region: pick(r, someRegions),
+			PromptTokens: r.Int64N(120), PromptTokensBasis: pick(r, []string{"native", "engine", "estimate"}), Region: pick(r, someRegions),
 		},
 		Class:      InputClass{Name: pick(r, someClasses[1:5]), Facts: some(r, someFacts, 15)},
 		Label:      InputLabel{Level: level, Rank: rank},
@@ -205,7 +205,7 @@ func referenceModel(d Data, t Tenant, in Input) bool {
 	if !known || !slices.Contains(t.Models, in.Request.Model) {
 		return false
 	}
-	return in.Request.PromptTokensBasis != "native" || model.ContextWindow == 0 || in.Request.PromptTokens <= model.ContextWindow
+	return in.Request.PromptTokensBasis == "estimate" || model.ContextWindow == 0 || in.Request.PromptTokens <= model.ContextWindow
 }
 
 func referenceFacts(d Data, t Tenant, in Input) bool {

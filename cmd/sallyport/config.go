@@ -129,6 +129,7 @@ type limitsConfig struct {
 	FirstToken    time.Duration    `yaml:"first_token"` // longest wait for an answer to begin
 	Idle          time.Duration    `yaml:"idle"`        // longest pause inside an answer
 	Total         time.Duration    `yaml:"total"`       // longest time for a whole request
+	Count         time.Duration    `yaml:"count"`       // longest time for an engine to count a prompt
 	Drain         time.Duration    `yaml:"drain"`       // how long running requests have to end after a stop was asked for
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/gateway"
 	"github.com/sallyport-ai/sallyport/routing/fleet"
 )
 
@@ -38,5 +39,10 @@ func TestEachDoubtIsAFleetRecord(t *testing.T) {
 		if e != (doubtEvent{want, n.Replica, n.Pool, n.Epoch, "over_claims", n.Detail}) {
 			t.Errorf("event %+v", e)
 		}
+	}
+	d.notifyPrompt(gateway.PromptNotice{Model: "small", Digest: "d", Doubt: gateway.PromptMismatch, From: "verified", To: "unverified", Detail: "length"})
+	rec := <-log
+	if want := `{"action":"doubt","model":"small","digest":"d","doubt":"prompt_mismatch","from":"verified","to":"unverified","detail":"length"}`; string(rec.Event) != want || rec.Kind != audit.KindFleet {
+		t.Errorf("%s, want %s", rec.Event, want)
 	}
 }

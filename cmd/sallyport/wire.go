@@ -179,8 +179,9 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 		Ready:  p.ready,
 		Secret: secret, TrustTraceparent: cfg.Telemetry.TrustTraceparent,
 		Durability: p.mode,
-		Total:      cfg.Limits.Total,
-		Logger:     logger,
+		Total:      cfg.Limits.Total, CountTimeout: cfg.Limits.Count,
+		NotifyPrompt: p.doubts.notifyPrompt,
+		Logger:       logger,
 	})
 	if err != nil {
 		return nil, err
@@ -391,6 +392,10 @@ func loadPrompts(models []modelConfig, logger *slog.Logger) (map[string]*prompt.
 	out := make(map[string]*prompt.Memory, len(models))
 	for _, m := range models {
 		loaded, err := m.open()
+		if errors.Is(err, prompt.ErrLeftToEngine) {
+			logger.Info("prompts are counted by the engines alone", "model", m.Name, "reason", err)
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", m.Name, err)
 		}

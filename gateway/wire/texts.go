@@ -113,3 +113,25 @@ func (r *Request) name(s span) []byte {
 func telling(data []byte) bool {
 	return bytes.ContainsFunc(data[:min(len(data), headBytes)], func(c rune) bool { return '0' <= c && c <= '9' || c >= 0x80 })
 }
+
+// FirstUserText returns at most n bytes of the first text that a user said: what
+// a conversation can be known by while it grows. Nil where there is none.
+func (r *Request) FirstUserText(n int) []byte {
+	for _, m := range r.Messages {
+		if m.Role != "user" {
+			continue
+		}
+		var text []byte
+		for _, p := range m.Parts {
+			text = append(text, p.Text[:min(len(p.Text), n-len(text))]...)
+		}
+		return text
+	}
+	for _, s := range r.spans {
+		if s.origin == FromMessage && s.role == plainText {
+			text := r.data(s)
+			return text[:min(len(text), n)]
+		}
+	}
+	return nil
+}

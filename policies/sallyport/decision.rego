@@ -138,12 +138,12 @@ preferred(tenant) := tenant.region if tenant.region != ""
 
 else := input.request.region
 
-# An estimate may be far above the truth, so only the engine's own count is
-# held against the window. A window of 0 is unknown.
+# An estimate may be far above the truth, so only what an engine counted, or we
+# as it does, is held against the window. A window of 0 is unknown.
 too_long(model) if {
 	model.context_window != 0
 	input.request.prompt_tokens > model.context_window
-	input.request.prompt_tokens_basis == "native"
+	input.request.prompt_tokens_basis in {"native", "engine"}
 }
 
 # Facts that the tenant denies and no exemption in force lifts.

@@ -21,8 +21,8 @@ type Request struct {
 	// AppendBlocks appends the ids under a key of the full blocks of Tokens, of
 	// so many each, for who has them at hand; nil computes them.
 	AppendBlocks func([]uint64, *blockid.Key, int) []uint64
-	// PromptTokens is the length of the prompt where Tokens are not known;
-	// otherwise it is len(Tokens).
+	// PromptTokens is the length of the prompt. Tokens may be only its beginning,
+	// or not known at all.
 	PromptTokens int
 	Affinity     [32]byte // of namespace and first user turn; zero for none
 	Strategy     routing.Strategy
@@ -56,6 +56,7 @@ type Result struct {
 	CachedTokens *int // nil where the engine does not say
 	Err          error
 	Blame        bool // Err is the replica's fault
+	Aside        bool // it was no inference: nothing is learned of the replica
 }
 
 // Reservation is one placed attempt. Exactly one of Finish (something was
@@ -189,6 +190,9 @@ func (r *Reservation) Finish(res Result) {
 	r.done()
 	if r.flight != nil && !r.answered {
 		r.fleet.overlay.remove(r.flight)
+	}
+	if res.Aside {
+		return
 	}
 	if res.Err != nil {
 		if res.Blame && r.replica.breaker.failed(time.Now(), r.fleet.cfg.ErrorsInRow) {

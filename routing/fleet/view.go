@@ -114,10 +114,7 @@ func (f *Fleet) view(r *Request, look *lookup) *view {
 }
 
 func query(r *Request) routing.Query {
-	n := r.PromptTokens
-	if len(r.Tokens) > 0 {
-		n = len(r.Tokens)
-	}
+	n := max(r.PromptTokens, len(r.Tokens))
 	return routing.Query{
 		Strategy: r.Strategy, PromptTokens: n, TokensExact: r.TokensExact, MaxOutput: r.MaxOutput,
 		Seed: r.Seed, Affinity: r.Affinity, Region: r.Region, Warm: r.Warm,

@@ -35,6 +35,10 @@ import (
 // cannot be computed; its number of tokens can only be estimated.
 var ErrUnsupported = errors.New("prompt cannot be computed")
 
+// ErrLeftToEngine says that a folder holds a tokenizer that only its engine
+// has: Mistral's Tekken. Its prompts can be counted by the engine alone.
+var ErrLeftToEngine = errors.New("tokenizer is left to the engine")
+
 // Model is a loaded model, for use by many goroutines.
 type Model struct {
 	tokenizer *tokenizer.Tokenizer
@@ -45,6 +49,7 @@ type Model struct {
 	around    error           // why what is added around a text is not known
 	cacheErr  error
 	now       func() time.Time
+	digest    string
 }
 
 // Config says what model to load, and how the engine that serves it was
@@ -96,6 +101,7 @@ const (
 	tokenizerFile = "tokenizer.json"
 	configFile    = "tokenizer_config.json"
 	templateFile  = "chat_template.jinja"
+	tekkenFile    = "tekken.json"
 )
 
 // LoadFS reads the model at the root of files.
@@ -103,6 +109,10 @@ func LoadFS(files fs.FS) (*Model, error) { return Open(Config{Files: files}) }
 
 // Open reads a model.
 func Open(c Config) (*Model, error) {
+	if _, err := fs.Stat(c.Files, tekkenFile); err == nil {
+		// The engine prefers it to a tokenizer.json beside it.
+		return nil, fmt.Errorf("%s: %w", tekkenFile, ErrLeftToEngine)
+	}
 	data := map[string][]byte{}
 	sums := map[string][sha256.Size]byte{}
 	for _, name := range []string{tokenizerFile, configFile, templateFile} {
@@ -115,7 +125,7 @@ func Open(c Config) (*Model, error) {
 		}
 		data[name], sums[name] = b, sha256.Sum256(b)
 	}
-	m := &Model{special: &jinja.Dict{}, defaults: &jinja.Dict{}, now: c.clock()}
+	m := &Model{special: &jinja.Dict{}, defaults: &jinja.Dict{}, now: c.clock(), digest: digest(sums, &c)}
 	if err := templateArgs(m.defaults, c.TemplateArgs); err != nil {
 		return nil, fmt.Errorf("default chat_template_kwargs: %w", err)
 	}
