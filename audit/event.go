@@ -33,7 +33,7 @@ type Gap struct {
 type Rotation struct {
 	Old    string `json:"old"` // verifier keys
 	New    string `json:"new"`
-	Size   uint64 `json:"size"`    // index of this record
+	Size   uint64 `json:"size"`    // records that there were when it was signed
 	OldSig []byte `json:"old_sig"` // Ed25519, over [RotationMessage]
 	NewSig []byte `json:"new_sig"`
 }
@@ -41,11 +41,17 @@ type Rotation struct {
 // Prune is the event of a prune record: the leaves below Size are destroyed,
 // the hashes above them are kept.
 type Prune struct {
-	From      uint64     `json:"from"`   // where the leaves began before
-	Size      uint64     `json:"size"`   // where they begin now
-	Root      string     `json:"root"`   // of the tree of that size, base64
-	Before    int64      `json:"before"` // all pruned records are older, µs since the Unix epoch
-	Reason    string     `json:"reason,omitempty"`
-	By        string     `json:"by,omitempty"`
-	Rotations []Rotation `json:"rotations,omitempty"` // of the signing key, below Size
+	From      uint64 `json:"from"`   // where the leaves began before
+	Size      uint64 `json:"size"`   // where they begin now
+	Root      string `json:"root"`   // of the tree of that size, base64
+	Before    int64  `json:"before"` // all pruned records are older, µs since the Unix epoch
+	Reason    string `json:"reason,omitempty"`
+	By        string `json:"by,omitempty"`
+	Rotations []Turn `json:"rotations,omitempty"` // of the signing key, so far
+}
+
+// Turn is a rotation with its place.
+type Turn struct {
+	Rotation
+	At uint64 `json:"at"` // New signs trees of more records than this
 }

@@ -175,12 +175,12 @@ func (a *anchorer) due(size uint64, last bool) []*witness {
 // round brings the newest checkpoint to those witnesses that have not cosigned
 // it, and keeps their cosignatures with it.
 func (a *anchorer) round(ctx context.Context, last bool) {
-	dir, key := a.log.cfg.Dir, a.log.cfg.Key.Verifier()
+	dir, key := a.log.cfg.Dir, a.log.Head().key
 	text, err := os.ReadFile(filepath.Join(dir, checkpointFile))
 	if err != nil {
 		return // there is none yet, or publishing says so
 	}
-	cp, err := parseCheckpoint(text, key)
+	cp, err := parseCheckpoint(text, key.Verifier())
 	if err != nil || a.log.inPlace() != nil {
 		return
 	}
@@ -188,7 +188,7 @@ func (a *anchorer) round(ctx context.Context, last bool) {
 	if len(due) == 0 {
 		return
 	}
-	bare, err := signCheckpoint(a.log.cfg.Key, cp.size, cp.root)
+	bare, err := signCheckpoint(key, cp.size, cp.root)
 	if err != nil {
 		return
 	}
@@ -391,38 +391,4 @@ func (l *Log) replaceCheckpoint(text []byte, size uint64) error {
 		return err
 	}
 	return replaceFile(path, text, true)
-}
-
-// anchoredCheckpoint returns the newest checkpoint of the log in dir that enough
-// witnesses cosigned, and their names. The error is a *[Fault] if there is none.
-func anchoredCheckpoint(dir string, ws Witnesses, open func([]byte) (checkpoint, error)) (checkpoint, []string, error) {
-	list, err := ws.open()
-	if err != nil {
-		return checkpoint{}, nil, err
-	}
-	text, err := os.ReadFile(filepath.Join(dir, anchoredFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return checkpoint{}, nil, &Fault{Code: NotAnchored, Detail: "no checkpoint that witnesses cosigned"}
-	}
-	if err != nil {
-		return checkpoint{}, nil, fmt.Errorf("read anchored checkpoint: %w", err)
-	}
-	return checkCosigned(text, list, ws.quorum(), open)
-}
-
-// checkCosigned checks a checkpoint with cosignatures against a quorum.
-func checkCosigned(text []byte, list []*witness, quorum int, open func([]byte) (checkpoint, error)) (checkpoint, []string, error) {
-	cp, err := open(text)
-	if err != nil {
-		return checkpoint{}, nil, err
-	}
-	by := cosigned(text, list)
-	if n := agreed(by); n < quorum {
-		return checkpoint{}, nil, &Fault{Code: NotAnchored, Index: cp.size, Detail: fmt.Sprintf("the checkpoint of %d records is cosigned by %d operators of the %d it takes", cp.size, n, quorum)}
-	}
-	var names []string
-	for _, w := range by {
-		names = append(names, w.key.name)
-	}
-	return cp, names, nil
 }

@@ -23,6 +23,7 @@ type entry struct {
 	tail    []byte // the leaf from after its time
 	leaf    []byte // set when the entry gets its index
 	loose   bool   // bounded: the caller went on without waiting
+	next    *Key   // signs the log after the batch that this entry ends
 
 	// fate decides between an acknowledgement and a caller that gives up. It is
 	// nil while someone waits to hear.

@@ -125,7 +125,7 @@ func BenchmarkRecover(b *testing.B) {
 	const n = 20000
 	cfg := benchLog(b, n, 64)
 	for b.Loop() {
-		if _, err := recoverLog(cfg.Dir, cfg.Key); err != nil {
+		if _, err := recoverLog(cfg.Dir, cfg.Dir, cfg.Key); err != nil {
 			b.Fatal(err)
 		}
 	}

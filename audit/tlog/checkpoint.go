@@ -25,15 +25,15 @@ type checkpoint struct {
 const checkpointFile = "checkpoint"
 
 // readCheckpoint reads dir's checkpoint file, if there is one.
-func readCheckpoint(dir string, key note.Verifier) (checkpoint, error) {
+func readCheckpoint(dir string, pinned note.Verifier) (heldCheckpoint, error) {
 	text, err := os.ReadFile(filepath.Join(dir, checkpointFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return checkpoint{}, nil
+		return heldCheckpoint{}, nil
 	}
 	if err != nil {
-		return checkpoint{}, fmt.Errorf("read checkpoint: %w", err)
+		return heldCheckpoint{}, fmt.Errorf("read checkpoint: %w", err)
 	}
-	return parseCheckpoint(text, key)
+	return openCheckpoint(text, pinned)
 }
 
 // parseCheckpoint verifies a checkpoint in the form of

@@ -106,6 +106,9 @@ func (l *Log) take() (batch []*entry, closing bool) {
 	for n < len(l.queue) && (n == 0 || int64(size+len(l.queue[n].leaf)) <= limit) {
 		size += len(l.queue[n].leaf)
 		n++
+		if l.queue[n-1].next != nil {
+			break // it is the last that the key before it signs
+		}
 	}
 	batch = l.queue[:n:n]
 	l.queue = l.queue[n:]
@@ -132,6 +135,13 @@ func (l *Log) commit(batch []*entry) {
 	}
 	mirrored := l.writeMirror()
 	l.settle(batch, at)
+	if next := batch[len(batch)-1].next; next != nil {
+		l.key, l.main.cur.full = next, true
+		l.signer.Store(next)
+		if l.mirror != nil {
+			l.mirror.cur.full = true
+		}
+	}
 	for _, e := range batch {
 		var err error
 		if e.durable == audit.Strict2 && !mirrored {
@@ -223,7 +233,7 @@ func (w *writer) dropMirror(err error) {
 
 // settle makes a durable batch visible.
 func (l *Log) settle(batch []*entry, at position) {
-	l.head.Store(&Head{Size: l.state.tree.size, Root: l.state.tree.root()})
+	l.head.Store(&Head{Size: l.state.tree.size, Root: l.state.tree.root(), key: l.key})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.marks.add(at)

@@ -265,7 +265,7 @@ func TestTornTailIsCutAtEveryByte(t *testing.T) {
 			if err := os.WriteFile(path, torn, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			rec, err := recoverLog(dir, key)
+			rec, err := recoverLog(dir, dir, key)
 			if err != nil {
 				t.Fatalf("cut at byte %d of the batch: %v", cut-at.offset, err)
 			}
@@ -321,7 +321,7 @@ func TestDamageThatACrashDoesNotExplainIsNotCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		var fault *Fault
-		if _, err := recoverLog(dir, key); !errors.As(err, &fault) {
+		if _, err := recoverLog(dir, dir, key); !errors.As(err, &fault) {
 			t.Fatalf("damage at byte %d (last batch at %d): %v", i, at.offset, err)
 		}
 	}

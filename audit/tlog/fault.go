@@ -23,6 +23,7 @@ const (
 	TrailingData    Code = "trailing_data"    // bytes that are not zero follow the last batch
 	CheckpointAhead Code = "checkpoint_ahead" // a signed checkpoint covers records that are not there
 	NotAnchored     Code = "not_anchored"     // too few of the witnesses asked for have cosigned
+	BadRotation     Code = "bad_rotation"     // a change of the signing key that both keys did not sign
 	BadCheckpoint   Code = "bad_checkpoint"   // the checkpoint is malformed or not signed by the pinned key
 )
 

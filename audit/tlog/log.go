@@ -93,6 +93,12 @@ type Config struct {
 
 	Witnesses Witnesses // none if empty
 
+	// Retention is how long records are kept; 0: for ever. Older ones are pruned
+	// while the log is open, but none from the index on that Needed returns, if
+	// it is set, nor any while that is 0.
+	Retention time.Duration
+	Needed    func() uint64
+
 	Logger *slog.Logger // discards if nil
 
 	create createFile // opens segment files; tests set it to make disks fail
@@ -138,7 +144,7 @@ func (c Config) withDefaults() (Config, error) {
 	check(c.Boot.SPIFFE != "", "no identity to write down")
 	check(c.Dir2 == "" || filepath.Clean(c.Dir2) != filepath.Clean(c.Dir), "second directory is the first")
 	check(c.SegmentBytes >= minSegmentBytes, fmt.Sprintf("segments of %d bytes are below the least size, %d", c.SegmentBytes, minSegmentBytes))
-	check(c.CheckpointEvery > 0 && c.HeartbeatEvery > 0 && c.BoundedInterval > 0 && c.BoundedRecords > 0, "a negative limit or interval")
+	check(c.CheckpointEvery > 0 && c.HeartbeatEvery > 0 && c.BoundedInterval > 0 && c.BoundedRecords > 0 && c.Retention >= 0, "a negative limit or interval")
 	return c, errors.Join(errs...)
 }
 
@@ -146,6 +152,8 @@ func (c Config) withDefaults() (Config, error) {
 type Head struct {
 	Size uint64
 	Root tlog.Hash
+
+	key *Key // that signed it
 }
 
 // Log is an open log. It implements [audit.Appender].
@@ -164,7 +172,11 @@ type Log struct {
 	published   publications
 	anchorer    *anchorer // nil without witnesses
 
-	checkpointing sync.Mutex // guards the checkpoint file
+	signer        atomic.Pointer[Key] // of the next batch
+	checkpointing sync.Mutex          // guards the checkpoint file
+	pruning       sync.Mutex          // held while pruning
+	begins        atomic.Uint64       // index of the first record that is kept
+	publishedSize atomic.Uint64       // of the tree that the tiles are of
 
 	mu         sync.Mutex // guards what follows
 	queue      []*entry   // sequenced, not yet taken by the commit loop
@@ -175,6 +187,7 @@ type Log struct {
 	closing    bool
 	halted     error
 	marks      marks
+	rotations  []audit.Turn // of the signing key, from the first
 
 	writer // owned by the commit loop
 }
@@ -200,7 +213,11 @@ func Open(cfg Config) (*Log, error) {
 	}
 	before := rec.state.tree
 	l.next, l.marks = before.size, rec.marks
-	l.head.Store(&Head{Size: before.size, Root: before.root()})
+	l.rotations = rec.rotations
+	l.signer.Store(cfg.Key)
+	l.publishedSize.Store(rec.published)
+	l.begins.Store(rec.start)
+	l.head.Store(&Head{Size: before.size, Root: before.root(), key: cfg.Key})
 	go l.commitLoop()
 	if err := l.enterService(rec); err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -213,6 +230,9 @@ func Open(cfg Config) (*Log, error) {
 		l.bg.Go(func() { l.anchorer.run(ctx, last) })
 	}
 	l.bg.Go(func() { l.heartbeatLoop(ctx) })
+	if cfg.Retention > 0 {
+		l.bg.Go(func() { l.retain(ctx) })
+	}
 	return l, nil
 }
 
@@ -221,15 +241,15 @@ func (l *Log) prepare() (*recovered, error) {
 	if err := l.lock(); err != nil {
 		return nil, err
 	}
-	var held []checkpoint
+	var held []heldCheckpoint
 	if l.cfg.Dir2 != "" {
-		head, err := mirrorHead(l.cfg.Dir2, l.cfg.Key)
+		head, err := mirrorHead(l.cfg.Dir2, l.cfg.Dir, l.cfg.Key)
 		if err != nil {
 			return nil, err
 		}
 		held = append(held, head)
 	}
-	rec, err := recoverLog(l.cfg.Dir, l.cfg.Key, held...)
+	rec, err := recoverLog(l.cfg.Dir, l.cfg.Dir, l.cfg.Key, held...)
 	if err != nil {
 		return nil, err
 	}
@@ -238,6 +258,11 @@ func (l *Log) prepare() (*recovered, error) {
 	}
 	if err := rec.apply(l.cfg.Dir); err != nil {
 		return nil, err
+	}
+	if rec.pruned > rec.start {
+		if err := l.cfg.destroy(rec.pruned); err != nil {
+			return nil, err
+		}
 	}
 	if l.cfg.Dir2 != "" {
 		if err := catchUp(l.cfg.Dir, l.cfg.Dir2); err != nil {

@@ -11,12 +11,12 @@ import (
 // mirrorHead returns how far the second directory has got. The first must
 // extend it: batches are written to the first directory first, so that it was
 // overtaken cannot come from a crash.
-func mirrorHead(dir string, key *Key) (checkpoint, error) {
-	rec, err := recoverLog(dir, key)
+func mirrorHead(dir, tiles string, key *Key) (heldCheckpoint, error) {
+	rec, err := recoverLog(dir, tiles, key)
 	if err != nil {
-		return checkpoint{}, fmt.Errorf("second directory: %w", err)
+		return heldCheckpoint{}, fmt.Errorf("second directory: %w", err)
 	}
-	return checkpoint{origin: key.Name(), size: rec.state.tree.size, root: rec.state.tree.root()}, nil
+	return heldCheckpoint{checkpoint: checkpoint{origin: key.Name(), size: rec.state.tree.size, root: rec.state.tree.root()}}, nil
 }
 
 // catchUp makes the segments of the second directory those of the first. What
@@ -24,6 +24,9 @@ func mirrorHead(dir string, key *Key) (checkpoint, error) {
 func catchUp(from, to string) error {
 	segs, err := listSegments(from)
 	if err != nil {
+		return err
+	}
+	if err := removeBefore(to, segs); err != nil {
 		return err
 	}
 	last := -1

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,7 +27,8 @@ const (
 // with it. It reads the segments as any follower would, so that publishing
 // costs the commit loop nothing and can always be done again.
 func (l *Log) publishLoop(ctx context.Context, rec *recovered) {
-	p := &publisher{dir: l.cfg.Dir, key: l.cfg.Key}
+	p := &publisher{dir: l.cfg.Dir, start: rec.start}
+	p.reset()
 	if rec.clean {
 		p.resume(rec.published)
 	}
@@ -55,11 +58,14 @@ func (l *Log) publishLoop(ctx context.Context, rec *recovered) {
 // publisher derives tiles from leaves.
 type publisher struct {
 	dir    string
-	key    *Key
+	start  uint64        // leaves below it are gone: their hashes are on disk
 	size   uint64        // leaves taken in
 	levels [][]tlog.Hash // the open tile of each level
 	bundle []byte        // the open entry bundle
-	signed uint64        // size of the last checkpoint written
+	// partial says that the open bundle lacks leaves, which were pruned: it is
+	// then left as it is on disk.
+	partial bool
+	signed  uint64 // size of the last checkpoint written
 }
 
 // publish brings the published form up to the log's head.
@@ -86,7 +92,7 @@ func (p *publisher) publish(l *Log, last bool) error {
 	if err := p.writePartial(last); err != nil {
 		return err
 	}
-	note, err := signCheckpoint(p.key, head.Size, head.Root)
+	note, err := signCheckpoint(head.key, head.Size, head.Root)
 	if err != nil {
 		return err
 	}
@@ -97,6 +103,7 @@ func (p *publisher) publish(l *Log, last bool) error {
 		return err
 	}
 	p.signed = head.Size
+	l.publishedSize.Store(head.Size)
 	l.announce(head.Size, at)
 	return nil
 }
@@ -123,7 +130,26 @@ func (l *Log) inPlace() error {
 	return l.main.lock.check()
 }
 
-func (p *publisher) reset() { *p = publisher{dir: p.dir, key: p.key, signed: p.signed} }
+// reset starts over, from the first leaf that there is.
+func (p *publisher) reset() {
+	*p = publisher{dir: p.dir, start: p.start, signed: p.signed}
+	if err := p.from(p.start); err != nil {
+		p.size, p.levels = p.start, nil // the root will not be right, and says so
+	}
+}
+
+// from goes on at a size, with the tiles that are on disk.
+func (p *publisher) from(size uint64) error {
+	p.size, p.levels, p.partial = size, nil, size%tileWidth > 0
+	for level := 0; size>>(tileHeight*level) > 0; level++ {
+		hashes, err := readTile(p.dir, p.openTile(level))
+		if err != nil {
+			return err
+		}
+		p.levels = append(p.levels, hashes)
+	}
+	return nil
+}
 
 // read takes in the leaves up to size.
 func (p *publisher) read(l *Log, size uint64) error {
@@ -155,10 +181,10 @@ func (p *publisher) add(leaf []byte) error {
 	p.bundle = append(p.bundle, leaf...)
 	p.size++
 	if p.size%tileWidth == 0 {
-		if err := p.writeTile(tlog.Tile{H: tileHeight, L: -1, N: int64(p.size/tileWidth) - 1, W: tileWidth}, p.bundle); err != nil {
+		if err := p.writeBundle(tlog.Tile{H: tileHeight, L: -1, N: int64(p.size/tileWidth) - 1, W: tileWidth}); err != nil {
 			return err
 		}
-		p.bundle = p.bundle[:0]
+		p.bundle, p.partial = p.bundle[:0], false
 	}
 	return p.push(0, tlog.RecordHash(leaf))
 }
@@ -196,9 +222,17 @@ func (p *publisher) writePartial(last bool) error {
 	if last {
 		t := p.openTile(0)
 		t.L = -1
-		return p.writeTile(t, p.bundle)
+		return p.writeBundle(t)
 	}
 	return nil
+}
+
+// writeBundle writes the open bundle, if it is whole.
+func (p *publisher) writeBundle(t tlog.Tile) error {
+	if p.partial {
+		return nil
+	}
+	return p.writeTile(t, p.bundle)
 }
 
 // openTile is the tile of a level that is not full yet; its width may be 0.
@@ -253,15 +287,12 @@ func (p *publisher) writeTile(t tlog.Tile, data []byte) error {
 // leaves. If they are not what they should be, the first root says so and
 // publishing starts over.
 func (p *publisher) resume(size uint64) {
-	p.size = size &^ (tileWidth - 1)
-	p.signed = size
-	for level := 0; p.size>>(tileHeight*level) > 0; level++ {
-		hashes, err := readTile(p.dir, p.openTile(level))
-		if err != nil {
-			p.reset()
-			return
-		}
-		p.levels = append(p.levels, hashes)
+	size, p.signed = max(size, p.start), size
+	if at := size &^ (tileWidth - 1); at >= p.start {
+		size = at
+	}
+	if p.from(size) != nil {
+		p.reset()
 	}
 }
 
@@ -271,12 +302,11 @@ func readTile(dir string, t tlog.Tile) ([]tlog.Hash, error) {
 	if t.W == 0 {
 		return nil, nil
 	}
-	data, err := os.ReadFile(filepath.Join(dir, tilePath(t)))
-	if errors.Is(err, os.ErrNotExist) {
-		full := t
-		full.W = tileWidth
-		data, err = os.ReadFile(filepath.Join(dir, tilePath(full)))
+	path, err := tileFile(dir, t)
+	if err != nil {
+		return nil, err
 	}
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read tile: %w", err)
 	}
@@ -288,6 +318,30 @@ func readTile(dir string, t tlog.Tile) ([]tlog.Hash, error) {
 		hashes[i] = tlog.Hash(data[i*tlog.HashSize:])
 	}
 	return hashes, nil
+}
+
+// tileFile is the file that holds a tile: its own, that of a wider partial one,
+// or that of the full one.
+func tileFile(dir string, t tlog.Tile) (string, error) {
+	full := t
+	full.W = tileWidth
+	for _, path := range []string{tilePath(t), tilePath(full)} {
+		path = filepath.Join(dir, path)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	partial := filepath.Join(dir, tilePath(full)) + ".p"
+	entries, err := os.ReadDir(partial)
+	if err != nil {
+		return "", fmt.Errorf("read tile: %w", err)
+	}
+	for _, e := range entries {
+		if w, err := strconv.Atoi(e.Name()); err == nil && w >= t.W {
+			return filepath.Join(partial, e.Name()), nil
+		}
+	}
+	return "", fmt.Errorf("read tile: %w: %s", fs.ErrNotExist, tilePath(t))
 }
 
 func hashBytes(hashes []tlog.Hash) []byte {

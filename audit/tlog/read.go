@@ -20,8 +20,9 @@ type Entry struct {
 var ErrNotFound = errors.New("no such record")
 
 // Read returns the records of the log in dir from index from on, or from the
-// first that is kept, up to the last complete batch. It checks the chain from where it starts reading and no
-// signature: [Verify] does. It may be used while another process appends.
+// first that is kept, up to the last complete batch. It checks the chain from
+// where it starts reading and no signature: [Verify] does. It may be used while
+// another process appends.
 func Read(dir string, from uint64) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		f := follower{dir: dir, next: from}
@@ -95,6 +96,9 @@ func Find(dir, id string, from uint64) ([]Entry, error) {
 func (l *Log) Get(index uint64) ([]byte, error) {
 	if index >= l.Head().Size {
 		return nil, fmt.Errorf("%w: index %d", ErrNotFound, index)
+	}
+	if index < l.begins.Load() {
+		return nil, fmt.Errorf("%w: index %d was pruned", ErrNotFound, index)
 	}
 	w, err := l.walkTo(index)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"io"
 	"math"
 	"os"
+
+	"golang.org/x/mod/sumdb/note"
 )
 
 // position is where a batch starts, and what a reader must know to go on
@@ -25,9 +27,12 @@ type position struct {
 type batch struct {
 	at      position
 	after   position
-	leaves  [][]byte // valid until the next read
+	leaves  [][]byte // valid until the next read, as what follows
+	arena   []byte
+	bounds  []int // of each leaf in the arena
 	trailer trailer
-	signed  chainHash // the chain that the trailer signs
+	signed  chainHash     // the chain that the trailer signs
+	key     note.Verifier // whose signature it must be; set when it is checked
 }
 
 // segmentReader reads the batches of one segment file. It checks each frame's
@@ -38,6 +43,8 @@ type segmentReader struct {
 	header header
 	pos    position
 	arena  []byte // frames of the current batch
+	bounds []int  // of each leaf in the arena
+	leaves [][]byte
 }
 
 // openSegment opens a segment and reads its header, which it takes at its word.
@@ -165,8 +172,7 @@ func (r *segmentReader) readHeader() error {
 // and an unfinished batch are a *[Fault].
 func (r *segmentReader) next() (*batch, error) {
 	b := &batch{at: r.pos}
-	r.arena = r.arena[:0]
-	var bounds []int // of each leaf in the arena
+	r.arena, r.bounds = r.arena[:0], r.bounds[:0]
 	for {
 		frame, kind, err := r.peek()
 		if err != nil {
@@ -179,7 +185,7 @@ func (r *segmentReader) next() (*batch, error) {
 			return nil, r.fault(Truncated, frameRecord, "the log ends inside a batch")
 		}
 		before := r.pos.chain
-		if kind == frameHeader || kind == frameTrailer && len(bounds) == 0 {
+		if kind == frameHeader || kind == frameTrailer && len(r.bounds) == 0 {
 			return nil, r.fault(OutOfPlace, kind, "not where one can be")
 		}
 		payload, err := r.take(frame, kind)
@@ -190,13 +196,14 @@ func (r *segmentReader) next() (*batch, error) {
 			b.trailer, b.signed, b.after = parseTrailer(r.arena[payload:]), before, r.pos
 			break
 		}
-		bounds = append(bounds, payload, len(r.arena))
+		r.bounds = append(r.bounds, payload, len(r.arena))
 		r.pos.next++
 	}
-	b.leaves = make([][]byte, 0, len(bounds)/2)
-	for i := 0; i < len(bounds); i += 2 {
-		b.leaves = append(b.leaves, r.arena[bounds[i]:bounds[i+1]:bounds[i+1]])
+	r.leaves = r.leaves[:0]
+	for i := 0; i < len(r.bounds); i += 2 {
+		r.leaves = append(r.leaves, r.arena[r.bounds[i]:r.bounds[i+1]:r.bounds[i+1]])
 	}
+	b.leaves, b.arena, b.bounds = r.leaves, r.arena, r.bounds
 	return b, nil
 }
 

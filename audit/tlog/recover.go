@@ -23,14 +23,18 @@ type recovered struct {
 	published uint64        // size of the checkpoint file's tree
 	ends      map[int]int64 // where each segment that is not poisoned ends
 	drop      []int         // segments in which no batch was ever signed
-	torn      int64         // bytes of an unfinished batch that are to be cut
+	start     uint64        // where the leaves begin
+	pruned    uint64        // where they should
+	rotations []audit.Turn
+	torn      int64 // bytes of an unfinished batch that are to be cut
 }
 
 // recoverLog replays the segments of dir, which must extend its checkpoint and
-// what else is held against it. It returns an error, and so leaves the log as
+// what else is held against it. Of what was pruned, tiles holds the hashes. It
+// returns an error, and so leaves the log as
 // it is, unless all damage there is can be explained by one write that was
 // under way when the process died.
-func recoverLog(dir string, key *Key, held ...checkpoint) (*recovered, error) {
+func recoverLog(dir, tiles string, key *Key, held ...heldCheckpoint) (*recovered, error) {
 	segs, err := listSegments(dir)
 	if err != nil {
 		return nil, err
@@ -43,7 +47,7 @@ func recoverLog(dir string, key *Key, held ...checkpoint) (*recovered, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := rec.replay(dir, segs, key, append(held, cp)); err != nil {
+	if err := rec.replay(dir, tiles, segs, key, append(held, cp)); err != nil {
 		return nil, fmt.Errorf("log in %s is left untouched: %w", dir, err)
 	}
 	rec.published = cp.size
@@ -95,11 +99,14 @@ func firstBatch(dir string, number int) error {
 
 // replay walks the log and checks it. Of the signatures it checks only the
 // last in each segment: through the chain it vouches for all before it.
-func (rec *recovered) replay(dir string, segs []int, key *Key, held []checkpoint) error {
+func (rec *recovered) replay(dir, tiles string, segs []int, key *Key, held []heldCheckpoint) error {
 	w := walk(dir, segs, key.Name())
 	w.deep = true
 	defer w.Close()
-	c := checker{key: key.Verifier(), vkey: key.VerifierKey(), at: held}
+	c, err := newChecker(key.Verifier(), w, tiles, held...)
+	if err != nil {
+		return err
+	}
 	var (
 		open openDecisions
 		z    summarizer
@@ -107,8 +114,8 @@ func (rec *recovered) replay(dir string, segs []int, key *Key, held []checkpoint
 	)
 	for {
 		b, err := w.batch()
-		if last != nil && (err != nil || b.at.segment != last.at.segment) && !signedBy(key.Verifier(), last) {
-			return last.fault(BadSignature, "not signed by %s", key.VerifierKey())
+		if last != nil && (err != nil || b.at.segment != last.at.segment) && !last.isSigned() {
+			return last.fault(BadSignature, "not signed by the key that its segment names")
 		}
 		if errors.Is(err, io.EOF) {
 			break
@@ -142,6 +149,10 @@ func (rec *recovered) replay(dir string, segs []int, key *Key, held []checkpoint
 	if err := c.end(); err != nil {
 		return err
 	}
+	if len(c.ring.held) > 0 && c.ring.current().vkey != key.VerifierKey() {
+		return &Fault{Code: KeyMismatch, Index: c.tree.size, Detail: fmt.Sprintf("the log's key was changed to %s, and this is %s", c.ring.current().vkey, key.VerifierKey())}
+	}
+	rec.start, rec.pruned, rec.rotations = c.start, c.pruned, c.ring.rotations
 	rec.state = state{chain: genesis(key.Name()), tree: c.tree}
 	if last != nil {
 		rec.state.chain = last.after.chain

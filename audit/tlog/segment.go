@@ -46,6 +46,7 @@ type segment struct {
 
 	poisoned bool // a write or sync failed: not to be touched again
 	replaces bool // the segment before it is poisoned
+	full     bool // takes no more: its key has been replaced
 }
 
 // volume writes the segments of one directory. Only the commit loop uses it,
@@ -162,7 +163,9 @@ func (v *volume) roll() error {
 }
 
 // fits says whether n more bytes may be written to the current segment.
-func (v *volume) fits(n int) bool { return !v.cur.poisoned && v.cur.end+int64(n) <= v.cur.size }
+func (v *volume) fits(n int) bool {
+	return !v.cur.poisoned && !v.cur.full && v.cur.end+int64(n) <= v.cur.size
+}
 
 // write makes buf durable at the end of the current segment, which must then
 // still be where a reader will look for it. After an error

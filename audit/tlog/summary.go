@@ -3,6 +3,7 @@ package tlog
 import (
 	"bytes"
 	"fmt"
+	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -34,6 +35,9 @@ type summarizer struct {
 
 // read summarizes one leaf.
 func (z *summarizer) read(leaf []byte) (summary, error) {
+	if s, ok := glance(leaf); ok {
+		return s, nil
+	}
 	z.buf.Reset()
 	z.buf.Write(leaf)
 	z.dec.Reset(&z.buf)
@@ -42,6 +46,71 @@ func (z *summarizer) read(leaf []byte) (summary, error) {
 		return summary{}, fmt.Errorf("summarize record: %w", err)
 	}
 	return s, nil
+}
+
+// glance summarizes a leaf that has the very form that [audit.Encode] gives it.
+// It is many times faster than reading the JSON.
+//
+// What it looks for cannot be inside a string, where quotes are escaped. Of the
+// fields after status and attempt none has a field of these names, so that the
+// last of each is the record's own.
+func glance(leaf []byte) (s summary, ok bool) {
+	rest, ok := bytes.CutPrefix(leaf, []byte(`{"v":1,"kind":"`))
+	if !ok {
+		return s, false
+	}
+	kind, rest, ok := bytes.Cut(rest, []byte(`","id":"`))
+	id, _, ok2 := bytes.Cut(rest, []byte(`","log":{`))
+	if !ok || !ok2 || bytes.ContainsAny(kind, `"\\`) || bytes.ContainsAny(id, `"\\`) {
+		return s, false
+	}
+	switch k := audit.Kind(kind); k {
+	case audit.KindDecision:
+		s.Kind = audit.KindDecision
+	case audit.KindOutcome:
+		s.Kind = audit.KindOutcome
+	default: // their events may hold any name
+		return summary{Kind: k, ID: string(id)}, !bytes.Contains(leaf, []byte(`"status":`)) && !bytes.Contains(leaf, []byte(`"attempt":`))
+	}
+	s.ID = string(id)
+	at := bytes.LastIndex(leaf, []byte(`,"status":"`))
+	if at < 0 {
+		return s, false
+	}
+	status, after, ok := bytes.Cut(leaf[at+len(`,"status":"`):], []byte(`"`))
+	if !ok || !followsStatus(after) {
+		return s, false
+	}
+	s.Status = statusOf(status)
+	before := leaf[:at]
+	if at = bytes.LastIndex(before, []byte(`,"attempt":`)); at < 0 {
+		return s, true
+	}
+	number, rest, _ := bytes.Cut(before[at+len(`,"attempt":`):], []byte(","))
+	n, err := strconv.Atoi(string(number))
+	s.Attempt = n
+	return s, err == nil && !bytes.ContainsAny(rest, "{}[]")
+}
+
+// followsStatus says whether a record can go on like this after its status.
+func followsStatus(rest []byte) bool {
+	for _, next := range []string{"}", `,"http":`, `,"detail":"`, `,"outcome":{`, `,"denials":[`, `,"event":`} {
+		if bytes.HasPrefix(rest, []byte(next)) {
+			return next != "}" || len(rest) == 1
+		}
+	}
+	return false
+}
+
+// statusOf spares a copy of what there are few of.
+func statusOf(b []byte) string {
+	switch string(b) {
+	case audit.StatusAllowed:
+		return audit.StatusAllowed
+	case audit.StatusOK:
+		return audit.StatusOK
+	}
+	return string(b)
 }
 
 func (z *summarizer) object() (s summary, err error) {

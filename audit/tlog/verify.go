@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 
 	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/sallyport-ai/sallyport/audit"
 )
@@ -24,6 +27,10 @@ type VerifyOptions struct {
 	// checkpoint that the log extends: the held one, or else the one that is
 	// kept with the log.
 	Witnesses Witnesses
+	// EverySignature checks the signature of each batch. Otherwise it is that of
+	// every thousandth and of the last: through the chain a signature vouches
+	// for all before it, signatures included.
+	EverySignature bool
 }
 
 // Report is what [Verify] found. With an empty Code the log is whole up to
@@ -44,6 +51,9 @@ type Report struct {
 	Unresolved int      `json:"unresolved"` // allowed decisions without an outcome
 	Batches    int      `json:"batches"`
 	Segments   int      `json:"segments"`
+	Pruned     uint64   `json:"pruned,omitempty"`    // records below this were destroyed, as a record says; their hashes remain
+	Rotations  int      `json:"rotations,omitempty"` // of the signing key
+	Gaps       int      `json:"gaps,omitempty"`      // gap records: what the log says that it cannot show
 	Anchored   uint64   `json:"anchored,omitempty"`  // records that witnesses vouch for, of those asked for
 	Witnesses  []string `json:"witnesses,omitempty"` // who did
 	Live       bool     `json:"live"`                // being written to: an unfinished batch at the end was passed over
@@ -53,9 +63,10 @@ type Report struct {
 func (r *Report) OK() bool { return r.Code == "" }
 
 // Verify checks a log directory against a pinned key: every frame's CRC, place
-// and chain, every trailer's count, root and signature, that segments follow
-// each other, and the checkpoint file. It opens nothing for writing and may
-// run while another process appends.
+// and chain, every trailer's count and root, the signatures, that segments
+// follow each other, and the checkpoint file. The pinned key may be any that
+// signed the log: from one to the next lead rotations that both signed. Verify
+// opens nothing for writing and may run while another process appends.
 //
 // The error says that no answer can be given; without a key it is [ErrNoKey].
 // Damage is in the report.
@@ -68,7 +79,7 @@ func Verify(dir string, key note.Verifier, opts VerifyOptions) (Report, error) {
 	if _, err := os.Stat(filepath.Join(dir, walDir)); err != nil {
 		return report, fmt.Errorf("verify log: %w", err)
 	}
-	v := &verifier{dir: dir, key: key, report: &report}
+	v := &verifier{dir: dir, key: key, report: &report, every: opts.EverySignature}
 	err := v.run(opts)
 	var fault *Fault
 	if errors.As(err, &fault) {
@@ -82,6 +93,7 @@ func Verify(dir string, key note.Verifier, opts VerifyOptions) (Report, error) {
 type verifier struct {
 	dir    string
 	key    note.Verifier
+	every  bool
 	report *Report
 	open   openDecisions
 	sum    summarizer
@@ -91,27 +103,32 @@ type verifier struct {
 
 // run returns a *[Fault] for damage.
 func (v *verifier) run(opts VerifyOptions) error {
-	// The checkpoint is read first: it must not be newer than the segments.
+	// The checkpoints are read first: they must not be newer than the segments.
 	own, err := readCheckpoint(v.dir, v.key)
 	if err != nil {
 		return err
 	}
-	var held checkpoint
+	at := []heldCheckpoint{own}
 	if opts.Checkpoint != nil {
-		if held, err = parseCheckpoint(opts.Checkpoint, v.key); err != nil {
+		held, err := openCheckpoint(opts.Checkpoint, v.key)
+		if err != nil {
 			return err
 		}
+		at = append(at, held)
 	}
-	anchored, err := v.anchored(opts, held)
-	if err != nil {
-		return err
+	if len(opts.Witnesses.List) > 0 {
+		anchored, err := v.anchored(opts)
+		if err != nil {
+			return err
+		}
+		at = append(at, anchored)
 	}
 	segs, err := listSegments(v.dir)
 	if err != nil {
 		return err
 	}
 	v.report.Segments = len(segs)
-	if err := v.walk(segs, own, held, anchored); err != nil {
+	if err := v.walk(segs, at); err != nil {
 		return err
 	}
 	v.report.Unresolved = len(v.open.open)
@@ -119,33 +136,48 @@ func (v *verifier) run(opts VerifyOptions) error {
 }
 
 // anchored finds the checkpoint that the witnesses vouch for.
-func (v *verifier) anchored(opts VerifyOptions, held checkpoint) (cp checkpoint, err error) {
-	if len(opts.Witnesses.List) == 0 {
-		return checkpoint{}, nil
-	}
-	if opts.Checkpoint != nil {
-		list, err := opts.Witnesses.open()
-		if err != nil {
-			return checkpoint{}, err
+func (v *verifier) anchored(opts VerifyOptions) (heldCheckpoint, error) {
+	text := opts.Checkpoint
+	if text == nil {
+		var err error
+		text, err = os.ReadFile(filepath.Join(v.dir, anchoredFile))
+		if errors.Is(err, fs.ErrNotExist) {
+			return heldCheckpoint{}, &Fault{Code: NotAnchored, Detail: "no checkpoint that witnesses cosigned"}
 		}
-		open := func([]byte) (checkpoint, error) { return held, nil }
-		cp, v.report.Witnesses, err = checkCosigned(opts.Checkpoint, list, opts.Witnesses.quorum(), open)
-		v.report.Anchored = cp.size
-		return cp, err
+		if err != nil {
+			return heldCheckpoint{}, fmt.Errorf("read anchored checkpoint: %w", err)
+		}
 	}
-	open := func(text []byte) (checkpoint, error) { return parseCheckpoint(text, v.key) }
-	cp, v.report.Witnesses, err = anchoredCheckpoint(v.dir, opts.Witnesses, open)
+	list, err := opts.Witnesses.open()
+	if err != nil {
+		return heldCheckpoint{}, err
+	}
+	cp, err := openCheckpoint(text, v.key)
+	if err != nil {
+		return heldCheckpoint{}, err
+	}
+	by, quorum := cosigned(text, list), opts.Witnesses.quorum()
+	if n := agreed(by); n < quorum {
+		return heldCheckpoint{}, &Fault{Code: NotAnchored, Index: cp.size, Detail: fmt.Sprintf(
+			"the checkpoint of %d records is cosigned by %d operators of the %d it takes", cp.size, n, quorum)}
+	}
+	for _, w := range by {
+		v.report.Witnesses = append(v.report.Witnesses, w.key.name)
+	}
 	v.report.Anchored = cp.size
-	return cp, err
+	return cp, nil
 }
 
-// walk checks all batches, in order. Signatures are checked many at a time;
-// an earlier bad one comes before a later fault of another kind.
-func (v *verifier) walk(segs []int, at ...checkpoint) error {
+// walk checks all batches, in order. Signatures are checked in runs; an earlier
+// bad one comes before a later fault of another kind.
+func (v *verifier) walk(segs []int, at []heldCheckpoint) error {
 	w := walk(v.dir, segs, v.key.Name())
 	w.deep = true
 	defer w.Close()
-	c := checker{key: v.key, at: at}
+	c, err := newChecker(v.key, w, v.dir, at...)
+	if err != nil {
+		return err
+	}
 	for {
 		b, err := w.batch()
 		if err == nil {
@@ -158,7 +190,7 @@ func (v *verifier) walk(segs []int, at ...checkpoint) error {
 			if err := v.end(err); err != nil {
 				return err
 			}
-			return c.end()
+			return v.finish(c)
 		}
 		if v.pending = append(v.pending, b); len(v.pending) >= signatureRun {
 			if err := v.signatures(); err != nil {
@@ -167,6 +199,32 @@ func (v *verifier) walk(segs []int, at ...checkpoint) error {
 		}
 		v.count(b)
 	}
+}
+
+// finish checks what only the whole log can tell.
+func (v *verifier) finish(c *checker) error {
+	if err := c.end(); err != nil {
+		return err
+	}
+	v.report.Pruned, v.report.Rotations = c.start, len(c.ring.rotations)
+	for _, cp := range c.at {
+		if cp.text == nil || cp.size == 0 || cp.size >= c.start {
+			continue
+		}
+		// Its leaves are gone: the tiles must prove that the log extends it.
+		now := checkpoint{size: c.tree.size, root: c.tree.root()}
+		if own := c.at[0]; own.size > 0 && own.size >= c.start {
+			now = own.checkpoint
+		}
+		proof, err := proveTree(v.dir, cp.size, now)
+		if err == nil {
+			err = tlog.CheckTree(proof, int64(now.size), now.root, int64(cp.size), cp.root)
+		}
+		if err != nil {
+			return &Fault{Code: RootMismatch, Index: cp.size, Detail: fmt.Sprintf("the log does not extend the checkpoint of %d records: %v", cp.size, err)}
+		}
+	}
+	return nil
 }
 
 // end passes over what a process that is writing has not finished.
@@ -197,6 +255,8 @@ func (v *verifier) count(b *batch) {
 		switch s.Kind {
 		case audit.KindBoot:
 			v.report.Boots++
+		case audit.KindGap:
+			v.report.Gaps++
 		case audit.KindDecision:
 			v.report.Decisions++
 		case audit.KindOutcome:
@@ -206,19 +266,36 @@ func (v *verifier) count(b *batch) {
 	}
 }
 
-// signatureRun is how many signatures are checked together.
-const signatureRun = 4096
+// signatureRun is how many batches one signature vouches for.
+const signatureRun = 1024
 
-// signatures checks the pending batches, on all processors.
+// signatures checks the pending batches.
 func (v *verifier) signatures() error {
+	n := len(v.pending)
+	if n == 0 {
+		return nil
+	}
+	if v.every || !v.pending[n-1].isSigned() {
+		if i := firstUnsigned(v.pending); i < n {
+			return v.pending[i].fault(BadSignature, "not signed by the key of %s", v.key.Name())
+		}
+	}
+	t := v.pending[n-1].trailer
+	v.report.TreeSize, v.report.RootHex = t.size, fmt.Sprintf("%x", t.root[:])
+	v.pending = v.pending[:0]
+	return nil
+}
+
+// firstUnsigned checks each of them, on all processors.
+func firstUnsigned(batches []*batch) int {
 	workers := runtime.GOMAXPROCS(0)
 	bad := make([]int, workers) // the first bad one that each worker has seen
 	var wg sync.WaitGroup
 	for worker := range workers {
-		bad[worker] = len(v.pending)
+		bad[worker] = len(batches)
 		wg.Go(func() {
-			for i := worker; i < len(v.pending); i += workers {
-				if !signedBy(v.key, v.pending[i]) {
+			for i := worker; i < len(batches); i += workers {
+				if !batches[i].isSigned() {
 					bad[worker] = i
 					return
 				}
@@ -226,17 +303,5 @@ func (v *verifier) signatures() error {
 		})
 	}
 	wg.Wait()
-	first := len(v.pending)
-	for _, i := range bad {
-		first = min(first, i)
-	}
-	if first < len(v.pending) {
-		return v.pending[first].fault(BadSignature, "not signed by the pinned key of %s", v.key.Name())
-	}
-	if n := len(v.pending); n > 0 {
-		t := v.pending[n-1].trailer
-		v.report.TreeSize, v.report.RootHex = t.size, fmt.Sprintf("%x", t.root[:])
-	}
-	v.pending = v.pending[:0]
-	return nil
+	return slices.Min(bad)
 }

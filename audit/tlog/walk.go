@@ -27,9 +27,22 @@ type candidate struct {
 	err    error
 }
 
-// walk starts where a log of this origin begins.
+// walk starts where a log of this origin begins: at its genesis or, once it has
+// been pruned, where the first segment says. Whether it may is for the caller.
 func walk(dir string, segs []int, origin string) *walker {
-	return &walker{dir: dir, segs: segs, pos: position{segment: -1, chain: genesis(origin)}}
+	w := &walker{dir: dir, segs: segs, pos: position{segment: -1, chain: genesis(origin)}}
+	if len(segs) == 0 || segs[0] == 0 {
+		return w
+	}
+	r, err := openSegment(dir, segs[0])
+	if err != nil {
+		return w // the walk gets there, and says so
+	}
+	defer r.Close()
+	if h := r.header; h.Size > 0 {
+		w.pos = position{segment: segs[0] - 1, chain: h.Prev, next: h.Size}
+	}
+	return w
 }
 
 // walkFrom goes on from a position in a segment; segs are those after it.

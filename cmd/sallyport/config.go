@@ -118,6 +118,7 @@ type auditConfig struct {
 	Export []export.SinkConfig `yaml:"export"`
 
 	Witnesses tlog.Witnesses `yaml:"witnesses"`
+	Retention time.Duration  `yaml:"retention"` // of records; 0: for ever
 }
 
 type limitsConfig struct {
@@ -312,10 +313,17 @@ func (c *gatewayConfig) check(k checker) {
 		field, what, _ := strings.Cut(problem.Error(), ": ")
 		k.f.Problem("audit.export"+field, "%s", what)
 	}
+	if r := c.Audit.Retention; r < 0 || r > 0 && r < leastRetention && c.Environment == "production" {
+		k.f.Problem("audit.retention", "%s is less than the %s that records must be kept in production", r, leastRetention)
+	}
 	for _, problem := range each(c.Audit.Witnesses.Check()) {
 		k.f.Problem("audit.witnesses", "%s", strings.TrimPrefix(problem.Error(), "witnesses: "))
 	}
 }
+
+// leastRetention is six months: what the EU's AI Act asks of the logs of
+// high-risk systems, in articles 19 and 26.
+const leastRetention = 183 * 24 * time.Hour
 
 // issuer leaves to package oidc what only it can tell, such as algorithms.
 func (k checker) issuer(at string, i oidc.Config) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
@@ -39,6 +40,42 @@ func keysLogCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&origin, "origin", "", "the log's name, for example example.org/gateway/a")
 	cmd.Flags().StringVar(&out, "out", "", "file for the signer key")
+	cmd.AddCommand(keysLogRotateCommand())
+	return cmd
+}
+
+func keysLogRotateCommand() *cobra.Command {
+	var keyFile, second string
+	cmd := &cobra.Command{
+		Use:   "rotate DIR --key FILE",
+		Short: "Have a new key sign an audit log from now on",
+		Long: "Rotate makes a key, has it and the old one sign a record in the log that it takes over,\n" +
+			"and puts it in the old one's place in FILE. Who pins the old verifier key can still verify\n" +
+			"the whole log; relays and witnesses must be told of the new one. The gateway must be\n" +
+			"stopped. If rotate is cut short, run it again.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if keyFile == "" {
+				return errors.New("--key is required")
+			}
+			if _, err := tlog.Origin(args[0]); err != nil {
+				return err
+			}
+			vkey, err := tlog.RotateKeyFile(cmd.Context(), tlog.Config{
+				Dir: args[0], Dir2: second, Boot: audit.Gateway{SPIFFE: "sallyport keys log rotate", Build: build()},
+			}, keyFile)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(keyFile+".pub", []byte(vkey+"\n"), 0o644); err != nil {
+				return fmt.Errorf("write verifier key: %w", err)
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), vkey)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&keyFile, "key", "", "file of the signer key")
+	cmd.Flags().StringVar(&second, "dir2", "", "second directory of the log, if it has one")
 	return cmd
 }
 

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -99,7 +100,7 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	}
 	p.log, err = tlog.Open(tlog.Config{
 		Dir: cfg.Audit.Dir, Dir2: cfg.Audit.Dir2, Key: key, Boot: selfOf(cfg, source), SegmentBytes: int64(cfg.Audit.Segment),
-		Witnesses: cfg.Audit.Witnesses, Logger: logger,
+		Witnesses: cfg.Audit.Witnesses, Retention: cfg.Audit.Retention, Needed: stillNeeded(cfg.Audit), Logger: logger,
 	})
 	if err != nil {
 		return nil, err
@@ -190,6 +191,33 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 		return nil, err
 	}
 	return p, p.listen(cfg, source, watched.page)
+}
+
+// stillNeeded says, for a log that is exported, from where on some sink has not
+// got it yet.
+func stillNeeded(cfg auditConfig) func() uint64 {
+	if len(cfg.Export) == 0 {
+		return nil
+	}
+	return func() uint64 {
+		cursors, err := export.Cursors(cfg.Dir)
+		if err != nil {
+			return 0
+		}
+		least, found := uint64(0), 0
+		for _, c := range cursors {
+			if !slices.ContainsFunc(cfg.Export, func(s export.SinkConfig) bool { return s.Name == c.Sink }) {
+				continue
+			}
+			if found++; found == 1 || c.Next < least {
+				least = c.Next
+			}
+		}
+		if found < len(cfg.Export) {
+			return 0 // one has not begun
+		}
+		return least
+	}
 }
 
 // live is what a reload replaces, with what it must close afterwards.
