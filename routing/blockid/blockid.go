@@ -73,9 +73,11 @@ func Append(dst []uint64, key *Key, tokens []uint32, blockSize int) []uint64 {
 		return dst
 	}
 	if blockSize%lane == 0 {
-		n := len(dst)
-		dst = appendPairs(dst, key, tokens, blockSize)
-		tokens = tokens[(len(dst)-n)*blockSize:]
+		for _, many := range [...]func([]uint64, *Key, []uint32, int) []uint64{appendQuads, appendPairs} {
+			n := len(dst)
+			dst = many(dst, key, tokens, blockSize)
+			tokens = tokens[(len(dst)-n)*blockSize:]
+		}
 	}
 	for len(tokens) >= blockSize {
 		dst = append(dst, Tokens(key, tokens[:blockSize], nil))

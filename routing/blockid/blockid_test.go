@@ -110,6 +110,12 @@ func TestAppendSaysWhatTokensSaysForEverySizeAndNumberOfBlocks(t *testing.T) {
 			if got := Append(nil, key, tokens[:n], size); !slices.Equal(got, want) {
 				t.Fatalf("%d tokens in blocks of %d: got %x, want %x", n, size, got, want)
 			}
+			if size%lane > 0 {
+				continue
+			}
+			if got := appendPairs(nil, key, tokens[:n], size); !slices.Equal(got, want[:len(want)&^1]) {
+				t.Fatalf("%d tokens in blocks of %d, two at a time: got %x, want %x", n, size, got, want)
+			}
 		}
 	}
 }
@@ -175,6 +181,25 @@ func BenchmarkAppend20kTokens(b *testing.B) {
 	i := 0
 	for b.Loop() {
 		dst = Append(dst[:0], key, prompts[i%len(prompts)], 16)
+		i++
+	}
+}
+
+// BenchmarkLongestPrompt is the ids of 128k tokens: 8,192 blocks of 16.
+func BenchmarkLongestPrompt(b *testing.B) {
+	r := rand.New(rand.NewPCG(3, 5))
+	prompts := make([][]uint32, 32)
+	for i := range prompts {
+		prompts[i] = make([]uint32, 8192*16)
+		for j := range prompts[i] {
+			prompts[i][j] = r.Uint32N(150_000)
+		}
+	}
+	dst := make([]uint64, 0, 8192)
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		dst = Append(dst[:0], referenceKey(), prompts[i%len(prompts)], 16)
 		i++
 	}
 }
