@@ -50,6 +50,15 @@ func TestCodeNarrowsWhatRegoAllows(t *testing.T) {
 		{"a class that the registration lacks is denied", ask(as("acme", "batch"), class("rag")), "", "", "", "class_not_registered", "class_not_registered"},
 		{"a registration of another tenant is denied", ask(as("stay", "batch")), "", "", "", "registration_of_another_tenant", "registration_of_another_tenant"},
 		{"an unknown registration is denied", ask(as("acme", "ghost")), "", "", "", "registration_unknown", "registration_unknown"},
+		{"an actor that is registered for it acts", ask(acts("batch")), "general", "strict", "tenant", "generous", "pool:far:residency"},
+		{"an actor's record is strict", ask(label(Public), acts("short")), "general far hosted low", "strict", "public", "generous", "durability:floor"},
+		{"an actor's answer is as short as its registration says", ask(label(Public), acts("short")), "general far hosted low", "strict", "public", "generous", "max_output_tokens:short"},
+		{"a caller's likewise", ask(label(Public), as("acme", "short")), "general far hosted low", "bounded", "public", "generous", "max_output_tokens:short"},
+		{"an actor without a registration is denied", ask(acts("")), "", "", "", "actor_not_registered", "actor_not_registered"},
+		{"an earlier actor without a registration is denied", ask(acts("", "short")), "", "", "", "actor_not_registered", "actor_not_registered"},
+		{"an actor of unknown registration is denied", ask(acts("ghost", "short")), "", "", "", "registration_unknown", "registration_unknown"},
+		{"an actor of another tenant is denied", ask(as("stay", ""), acts("short")), "", "", "", "registration_of_another_tenant", "registration_of_another_tenant"},
+		{"a class that an earlier actor's registration lacks is denied", ask(acts("batch", "short"), class("rag")), "", "", "", "class_not_registered", "class_not_registered"},
 		{"the unclassified is denied", ask(class("unclassified")), "", "", "", "unclassified", "unclassified"},
 		{"a class of unknown name is denied", ask(class("poem")), "", "", "", "unclassified", "unclassified"},
 		{"an unknown label counts as restricted", ask(func(in *Input) { in.Label = InputLabel{Level: "secret"} }), "general far", "strict", "tenant", "generous", "pool:low:label"},
@@ -69,6 +78,26 @@ func TestCodeNarrowsWhatRegoAllows(t *testing.T) {
 		}
 		if !strings.Contains(string(ev.DecisionJSON), `"bounded"`) {
 			t.Errorf("%s: the recorded answer is not Rego's: %s", c.claim, ev.DecisionJSON)
+		}
+	}
+}
+
+// acts makes the caller somebody for whom actors with those registrations act.
+func acts(registrations ...string) func(*Input) {
+	return func(in *Input) {
+		in.Principal.Chain = []InputActor{{Type: "user", Subject: in.Principal.Subject}}
+		for _, name := range registrations {
+			in.Principal.Chain = append(in.Principal.Chain, InputActor{Type: "agent", Subject: "a", Registration: name})
+		}
+	}
+}
+
+func TestTheShorterOfTwoLimitsHolds(t *testing.T) {
+	for answer, want := range map[string]int64{"null": 9, "5": 5, "50": 9} {
+		s := uncheckedSnapshot(t, regoBundle(strings.Replace(generous, `"max_output_tokens": null`, `"max_output_tokens": `+answer, 1)))
+		d, _, err := s.Decide(t.Context(), ask(acts("short")))
+		if err != nil || d.Limits.MaxOutputTokens == nil || *d.Limits.MaxOutputTokens != want {
+			t.Errorf("of %s and 9: %v, %v", answer, d.Limits.MaxOutputTokens, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // Data is data.sallyport of a bundle: what the organisation grants. Its format
@@ -334,15 +335,12 @@ func checkPattern(p string) error {
 	if !ok || domain == "" || path == "" {
 		return errors.New("needs a trust domain and a path")
 	}
-	if strings.Contains(strings.TrimSuffix(p, "/*"), "*") {
+	id := strings.TrimSuffix(p, "/*")
+	if strings.Contains(id, "*") {
 		return errors.New("a * may only be the whole last segment")
 	}
-	for _, segment := range strings.Split(path, "/") {
-		if segment == "" || segment == "." || segment == ".." {
-			return fmt.Errorf("has the segment %q", segment)
-		}
-	}
-	return nil
+	_, err := spiffeid.FromString(id)
+	return err
 }
 
 func sortedKeys[V any](m map[string]V) []string {
