@@ -27,7 +27,6 @@ var cannotReach = map[string]string{
 	"workload.ErrPeerIdentity": "upstream makes it ErrIdentity; of callers, the handshake fails",
 	"workload.ErrExpired":      "upstream makes it ErrIdentity",
 	"workload.ErrStale":        "svid makes it ErrUnavailable, upstream ErrIdentity",
-	"gateway.ErrNotRecorded":   "explains a record afterwards",
 	"splice.ErrSyntax":         "the body passed the strict decoder before it is edited; if not, it is a fault of ours: internal",
 	"splice.ErrNotObject":      "as ErrSyntax",
 	"splice.ErrEdit":           "edits are ours; a bad one is internal",

@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -75,7 +77,28 @@ func sourceOf(t testing.TB, a *workload.Authority, path string) *workload.Source
 // logKey is a gateway's log.
 type logKey struct {
 	signer *ticket.Signer
+	sign   func(msg []byte) ([]byte, error)
 	vkey   string
+}
+
+// signRaw signs a payload that an edit has made of a ticket's.
+func (k logKey) signRaw(t testing.TB, tk ticket.Ticket, edit func(string) string) string {
+	t.Helper()
+	good, err := k.signer.Sign(tk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, _, _ := strings.Cut(good, ".")
+	payload, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := edit(string(payload))
+	sig, err := k.sign([]byte("sallyport-ticket-v1\x00" + edited))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(edited)) + "." + base64.RawURLEncoding.EncodeToString(sig)
 }
 
 func newLogKey(t testing.TB, origin string) logKey {
@@ -92,7 +115,7 @@ func newLogKey(t testing.TB, origin string) logKey {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return logKey{s, vkey}
+	return logKey{s, ns.Sign, vkey}
 }
 
 // lines collects log lines.
@@ -120,10 +143,11 @@ type faulty struct {
 	mu       sync.Mutex
 	cache    map[string]bool
 	requests []recorded
-	noSalt   bool // the salt is ignored
-	noReport bool // cached_tokens is not reported
-	blocks   int  // of its cache
-	asleep   bool // says its metrics page
+	lines    []string // method and path of every request
+	noSalt   bool     // the salt is ignored
+	noReport bool     // cached_tokens is not reported
+	blocks   int      // of its cache
+	asleep   bool     // says its metrics page
 	answer   http.HandlerFunc
 }
 
@@ -146,6 +170,7 @@ func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
+	f.set(func() { f.lines = append(f.lines, r.Method+" "+r.RequestURI) })
 	switch r.URL.Path {
 	case "/v1/models":
 		fmt.Fprint(w, `{"data":[{"id":"small"},{"id":"lora","parent":"small"}]}`)
@@ -207,6 +232,13 @@ func (f *faulty) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
+}
+
+// seen lists every request that arrived.
+func (f *faulty) seen() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.lines)
 }
 
 // forwards lists what arrived that was no probe.
