@@ -160,22 +160,33 @@ func (x *exchange) watch(ctx context.Context, interrupt func()) (context.Context
 	}
 	go func() {
 		for {
-			wait, ends := x.nextCheck(time.Now())
-			if !ends {
-				return
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(wait):
-			}
-			if err := x.stillAllowed(ctx); err != nil {
+			if err := x.await(ctx); err != nil {
 				cancel(err)
+				return
+			} else if ctx.Err() != nil {
 				return
 			}
 		}
 	}()
 	return ctx, stop
+}
+
+// await waits until the caller is to be asked for again, and asks.
+func (x *exchange) await(ctx context.Context) error {
+	var due <-chan time.Time // nil: never
+	if wait, ends := x.nextCheck(time.Now()); ends {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-x.g.withdrawn.rung():
+		return x.reauthenticate(ctx)
+	case <-due:
+		return x.stillAllowed(ctx)
+	}
 }
 
 // nextCheck is how long from now a stream may go on unasked: until the caller's

@@ -114,6 +114,7 @@ type Gateway struct {
 	metrics      *metrics
 	retries      budget
 	running      running
+	withdrawn    bell // rung when credentials may have been withdrawn
 	inflight     inflight
 	counting     counters
 	tracer       trace.Tracer
@@ -200,6 +201,10 @@ func standings(prompts map[string]*prompt.Memory, before *Live) map[string]*prom
 	}
 	return out
 }
+
+// Reauthenticate asks at once for the caller of every stream again, for when
+// credentials were withdrawn. Other requests ask before they are forwarded.
+func (g *Gateway) Reauthenticate() { g.withdrawn.ring() }
 
 // Handler serves the public routes: those of [wire.Operations] and the metadata
 // of the [Resource], matched exactly, and nothing else. Paths are not cleaned, so an encoded slash, a doubled one or

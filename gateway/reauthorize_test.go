@@ -2,12 +2,14 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/identity/apikey"
+	"github.com/sallyport-ai/sallyport/identity/revocation"
 	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/policies"
 )
@@ -232,6 +235,58 @@ func TestAStreamEndsWithItsCredential(t *testing.T) {
 			}
 			if c.reason != "" && (time.Since(began) > 8*time.Second || outcome.Status != audit.StatusRefused || !strings.Contains(a.body, `"error"`)) {
 				t.Errorf("ended %s after %v, with %s", outcome.Status, time.Since(began), a.body[max(0, len(a.body)-300):])
+			}
+		})
+	}
+}
+
+// A revocation ends the streams it is of long before reauthorize_s would.
+func TestARevokedTokensStreamEndsAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		claim   string
+		subject string
+		ends    bool
+	}{
+		{"the caller", "alice@acme.example", true},
+		{"somebody else", "carol@acme.example", false},
+	} {
+		t.Run(c.claim, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "revocations")
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var s *service
+			register, err := revocation.NewRegister(t.Context(), revocation.Config{
+				Source: revocation.File(file), Revoked: func([]revocation.Entry) { s.g.Reauthenticate() },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s = serve(t, func(cfg *Config) { cfg.Live.Identity.Revoked = register.Check })
+			ctx, stop := context.WithCancel(t.Context())
+			var following sync.WaitGroup
+			following.Go(func() { register.Run(ctx) })
+			t.Cleanup(func() { stop(); following.Wait() })
+			mark := s.newMark()
+			s.engine.on(mark, trickle(map[bool]time.Duration{true: 60 * time.Second, false: 4 * time.Second}[c.ends]))
+			time.AfterFunc(500*time.Millisecond, func() {
+				e, err := revocation.New(revocation.Entry{Tenant: "acme", Subject: c.subject}, time.Now().Add(time.Second))
+				if err == nil {
+					err = revocation.Revoke(file, e, time.Now())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			a := s.post("acme", chat(mark, streamed))
+			_, outcome := s.lone(a)
+			if done := strings.Contains(a.body, "[DONE]"); done == c.ends || c.ends && outcome.Reason != "bad_credential" {
+				t.Errorf("done %v, reason %q", done, outcome.Reason)
+			}
+			again := s.post("acme", chat(s.newMark()))
+			if want := map[bool]int{true: http.StatusUnauthorized, false: http.StatusOK}[c.ends]; again.status != want {
+				t.Errorf("the next request: %d", again.status)
 			}
 		})
 	}

@@ -47,9 +47,12 @@ type Chain struct {
 	Request []Authenticator
 	// Proofs judges DPoP proofs. nil where they are not taken.
 	Proofs Proofs
+	// Revoked refuses callers whose token was withdrawn, with an error that wraps
+	// ErrBadCredential, or ErrUnavailable where that cannot be told. It is given
+	// the tenant too, which may be a registration's. nil where none ever is.
+	Revoked func(p Principal, tenant string) error
 	// TenantOf names the tenant that a registration assigns to a principal
-	// known by its SPIFFE ID alone, or "". It is asked only where a client
-	// certificate and a token come together.
+	// known by its SPIFFE ID alone, or "".
 	TenantOf func(Principal) string
 }
 
@@ -112,11 +115,23 @@ func (c Chain) fromRequest(ctx context.Context, r *http.Request, prove func(*htt
 		if p, found, err = try(ctx, r, method); err != nil {
 			return Principal{}, false, err
 		} else if found {
-			p, err = possess(ctx, r, p, token.Scheme, proof)
-			return p, err == nil, err
+			if err = c.revoked(p); err == nil {
+				p, err = possess(ctx, r, p, token.Scheme, proof)
+			}
+			if err != nil {
+				return Principal{}, false, err
+			}
+			return p, true, nil
 		}
 	}
 	return Principal{}, false, fmt.Errorf("%w: of a kind that is not accepted here", ErrBadCredential)
+}
+
+func (c Chain) revoked(p Principal) error {
+	if c.Revoked == nil {
+		return nil
+	}
+	return c.Revoked(p, c.tenantOf(p))
 }
 
 func try(ctx context.Context, r *http.Request, method Authenticator) (p Principal, found bool, err error) {

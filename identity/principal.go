@@ -51,6 +51,8 @@ type Principal struct {
 	Label       string // sensitivity that the issuer put into a signed claim, or empty
 	Fingerprint string // hex SHA-256 of the credential's public part, for records
 	Bound       Binding
+	TokenID     string    // jti, where the token has one
+	IssuedAt    time.Time // of a token; zero for other credentials, which are withdrawn otherwise
 	Expires     time.Time
 }
 

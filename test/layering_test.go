@@ -25,8 +25,9 @@ var allowed = map[string][]string{
 	"policy":            {"policies"},
 	"policies":          {},
 	"identity":          {},
-	"identity/*":        {"identity/jws"}, // one strict reading of JWTs, whoever vouches for them
+	"identity/*":        {"identity/jws", "identity/atomicfile"}, // one strict reading of JWTs, one way to change a store
 	"identity/jws":      {},
+	"identity/valkey":   {"identity/dpop", "identity/revocation"},
 	"identity/svid":     {"identity/jws", "identity/workload"},
 	"routing":           {},
 	"routing/*":         {"routing/*"},

@@ -19,6 +19,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/cmd/sallyport/strictyaml"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
+	"github.com/sallyport-ai/sallyport/identity/valkey"
 	"github.com/sallyport-ai/sallyport/identity/workload"
 )
 
@@ -61,6 +62,8 @@ type identityConfig struct {
 	DPoP           dpopConfig         `yaml:"dpop"`
 	JWTSVID        jwtSVIDConfig      `yaml:"jwt_svid"`
 	APIKeys        apiKeysConfig      `yaml:"api_keys"`
+	Valkey         valkey.Config      `yaml:"valkey"` // what gateways share of their callers; no URL: nothing
+	Revocations    revocationsConfig  `yaml:"revocations"`
 	Federation     []federationConfig `yaml:"federation"`
 	// SecretFile holds 32 bytes, base64, that the gateways of a fleet share: it
 	// seals conversations and pseudonyms. Without it each process has its own.
@@ -226,7 +229,8 @@ func load(path string, into any) (*strictyaml.File, string, error) {
 func (c *gatewayConfig) resolve(dir string) {
 	paths := []*string{
 		&c.Listen.CertFile, &c.Listen.KeyFile, &c.Identity.SecretFile,
-		&c.Identity.APIKeys.File, &c.Identity.APIKeys.PepperFile, &c.Policy.Bundle, &c.Policy.VerifyKeyFile,
+		&c.Identity.APIKeys.File, &c.Identity.APIKeys.PepperFile,
+		&c.Identity.Valkey.PasswordFile, &c.Identity.Valkey.CAFile, &c.Identity.Revocations.File, &c.Policy.Bundle, &c.Policy.VerifyKeyFile,
 		&c.Policy.Shadow, &c.Audit.Dir, &c.Audit.Dir2, &c.Audit.KeyFile, &c.Telemetry.CAFile,
 	}
 	for i := range c.Identity.Issuers {
@@ -282,6 +286,7 @@ func (c *gatewayConfig) check(k checker) {
 		k.file("identity.api_keys.pepper_file", keys.PepperFile)
 	}
 	c.checkResource(k)
+	c.checkShared(k)
 	for i, issuer := range c.Identity.Issuers {
 		c.checkBound(k, fmt.Sprintf("identity.issuers[%d].sender_constraint", i), issuer.SenderConstraint)
 		k.issuer(fmt.Sprintf("identity.issuers[%d]", i), issuer)

@@ -80,7 +80,7 @@ func (p *gatewayProcess) watchProcess(meters metric.MeterProvider) error {
 	if err != nil {
 		return fmt.Errorf("watch the process: %w", err)
 	}
-	return watchAnchors(m, p.log)
+	return errors.Join(watchAnchors(m, p.log), p.shared.watch(m))
 }
 
 // watchAnchors registers the gauges of how much of a log could be rewritten

@@ -80,7 +80,7 @@ func commands() *cobra.Command {
 			DisableDefaultCmd: true,
 		},
 	}
-	root.AddCommand(demoCommand(), serveCommand(), relayCommand(), simCommand(), auditCommand(), keysCommand(), eventsCommand(), labCommand(), policyCommand(), promptCommand(), versionCommand())
+	root.AddCommand(demoCommand(), serveCommand(), relayCommand(), simCommand(), auditCommand(), keysCommand(), tokensCommand(), eventsCommand(), labCommand(), policyCommand(), promptCommand(), versionCommand())
 	return root
 }
 

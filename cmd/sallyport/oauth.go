@@ -51,12 +51,12 @@ func (c *gatewayConfig) checkBound(k checker, at, constraint string) {
 
 // dpopProofs judges DPoP proofs for the address that clients are told of. It
 // outlives reloads: a proof stays used.
-func dpopProofs(cfg gatewayConfig, secret [32]byte) (*dpop.Verifier, error) {
+func dpopProofs(cfg gatewayConfig, secret [32]byte, spend dpop.Spend) (*dpop.Verifier, error) {
 	if cfg.Identity.Resource.URL == "" {
 		return nil, nil
 	}
 	return dpop.New(dpop.Config{
-		Origin: cfg.Identity.Resource.URL, Spend: dpop.NewMemory(0, nil).Spend, Secret: secret,
+		Origin: cfg.Identity.Resource.URL, Spend: spend, Secret: secret,
 		WithoutNonce: cfg.Identity.DPoP.Nonce == "optional",
 	})
 }

@@ -33,6 +33,7 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 	group.Go(func() error { return ignoreCancelled(p.fleet.Run(running)) })
 	group.Go(func() error { return p.follow(running) })
 	group.Go(func() error { p.doubts.run(running); return nil })
+	group.Go(func() error { p.shared.run(running); return nil })
 	group.Go(func() error { return ignoreCancelled(p.denials.Run(running, time.Minute)) })
 	listeners := []net.Listener{p.public, p.admin}
 	for i, s := range p.servers {

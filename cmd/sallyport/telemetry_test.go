@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/cmd/sallyport/strictyaml"
+	"github.com/sallyport-ai/sallyport/identity/valkey"
 	"github.com/sallyport-ai/sallyport/test/metricsdoc"
 )
 
@@ -150,8 +152,16 @@ func TestEveryMetricOfTheProcessIsDocumentedAndNoOther(t *testing.T) {
 	if err := watchAnchors(tel.meters.Meter(meterScope), witnessedLog(t)); err != nil {
 		t.Fatal(err)
 	}
+	// And more, where callers' doings are shared.
+	sharing, err := newShared(t.Context(), identityConfig{Valkey: valkey.Config{URL: "unix:///nonexistent", WhenDown: "local"}}, nil, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sharing.watch(tel.meters.Meter(meterScope)); err != nil {
+		t.Fatal(err)
+	}
 	maps.Copy(shown, metricsdoc.Scraped(t, page(t, tel.page)))
-	if err := tel.close(); err != nil {
+	if err := errors.Join(tel.close(), sharing.close()); err != nil {
 		t.Error(err)
 	}
 	// And where there is a federation, another: package test looks at it.

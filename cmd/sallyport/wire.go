@@ -50,6 +50,7 @@ type gatewayProcess struct {
 	doubts   *doubts
 	source   *workload.Source
 	upstream *upstream.Client
+	shared   *shared        // with other gateways
 	proofs   *dpop.Verifier // nil: DPoP is not taken
 	live     atomic.Pointer[live]
 	cfg      gatewayConfig  // as applied last; owned by follow once run has begun
@@ -165,7 +166,12 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 		return nil, err
 	}
 	// Who may call, and all else that can change while serving.
-	if p.proofs, err = dpopProofs(cfg, secret); err != nil {
+	p.shared, err = newShared(ctx, cfg.Identity, p.log, logger, func() { p.gateway.Reauthenticate() })
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(p.shared.close)
+	if p.proofs, err = dpopProofs(cfg, secret, p.shared.spend); err != nil {
 		return nil, err
 	}
 	first, err := p.buildLive(ctx, cfg)
@@ -234,6 +240,9 @@ func (p *gatewayProcess) buildLive(ctx context.Context, cfg gatewayConfig) (*liv
 	var err error
 	if p.proofs != nil {
 		chain.Proofs = p.proofs.Judge
+	}
+	if p.shared.register != nil {
+		chain.Revoked = p.shared.register.Check
 	}
 	if cfg.Listen.ClientSVID {
 		if chain.Connection, err = svid.Authenticator(svid.Config{Bundles: source, Foreign: cfg.Listen.ClientBinding}); err != nil {

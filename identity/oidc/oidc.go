@@ -397,6 +397,8 @@ func (i *issuer) principal(t *token) (identity.Principal, error) {
 		Label:       c.Label,
 		Fingerprint: hex.EncodeToString(fingerprint[:]),
 		Bound:       c.bound(),
+		TokenID:     c.ID,
+		IssuedAt:    c.IssuedAt.Time,
 		Expires:     c.Expires.Time,
 	}, nil
 }

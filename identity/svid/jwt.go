@@ -97,11 +97,12 @@ type jwtClaims struct {
 	Expires      *jws.NumericDate `json:"exp"`
 	NotBefore    *jws.NumericDate `json:"nbf"`
 	IssuedAt     *jws.NumericDate `json:"iat"`
+	ID           string           `json:"jti"`
 	Confirmation jsontext.Value   `json:"cnf"`
 	Actor        jsontext.Value   `json:"act"`
 }
 
-var jwtClaimNames = []string{"sub", "aud", "exp", "nbf", "iat", "cnf", "act"}
+var jwtClaimNames = []string{"sub", "aud", "exp", "nbf", "iat", "jti", "cnf", "act"}
 
 func (c *JWTConfig) principal(token identity.Token) (identity.Principal, error) {
 	read, err := jws.Parse(token.Value)
@@ -133,6 +134,8 @@ func (c *JWTConfig) principal(token identity.Token) (identity.Principal, error) 
 		Issuer:      id.TrustDomain().Name(),
 		Workload:    id.String(),
 		Fingerprint: hex.EncodeToString(fingerprint[:]),
+		TokenID:     claims.ID,
+		IssuedAt:    claims.IssuedAt.Time,
 		Expires:     claims.Expires.Time,
 	}, nil
 }

@@ -1,0 +1,374 @@
+package valkey_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/revocation"
+	"github.com/sallyport-ai/sallyport/identity/valkey"
+)
+
+// server is a real one, on a socket of its own.
+type server struct {
+	tb     testing.TB
+	binary string
+	dir    string
+	args   []string
+	cmd    *exec.Cmd
+}
+
+// newServer starts the first server program that there is.
+func newServer(tb testing.TB, args ...string) *server {
+	tb.Helper()
+	s := &server{tb: tb, args: args}
+	for _, name := range []string{"valkey-server", "redis-server"} {
+		if path, err := exec.LookPath(name); err == nil {
+			s.binary = path
+		}
+	}
+	if s.binary == "" {
+		tb.Skip("needs redis-server or valkey-server, which is not installed")
+	}
+	var err error
+	if s.dir, err = os.MkdirTemp("", "vk"); err != nil { // short: the path of a socket is limited
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { s.stop(); os.RemoveAll(s.dir) })
+	s.start()
+	return s
+}
+
+func (s *server) socket() string { return filepath.Join(s.dir, "s") }
+
+func (s *server) url() string { return "unix://" + s.socket() }
+
+func (s *server) start() {
+	s.tb.Helper()
+	s.cmd = exec.Command(s.binary, append([]string{
+		"--port", "0", "--unixsocket", s.socket(), "--save", "", "--appendonly", "no", "--dir", s.dir,
+	}, s.args...)...)
+	if err := s.cmd.Start(); err != nil {
+		s.tb.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if c, err := net.Dial("unix", s.socket()); err == nil {
+			c.Close()
+			return
+		}
+		if time.Now().After(end) {
+			s.tb.Fatal("the server did not start")
+		}
+	}
+}
+
+// stop kills the server: it saves nothing.
+func (s *server) stop() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+	_ = os.Remove(s.socket())
+	s.cmd = nil
+}
+
+// changes counts what a store tells of its server.
+type changes struct{ lost, back atomic.Int32 }
+
+func (c *changes) changed(err error) {
+	if err != nil {
+		c.lost.Add(1)
+	} else {
+		c.back.Add(1)
+	}
+}
+
+func open(tb testing.TB, s *server, whenDown string, seen *changes, change ...func(*valkey.Config)) *valkey.Store {
+	tb.Helper()
+	config := valkey.Config{URL: s.url(), WhenDown: whenDown, Timeout: 2 * time.Second}
+	for _, c := range change {
+		c(&config)
+	}
+	options := valkey.Options{}
+	if seen != nil {
+		options.Changed = seen.changed
+	}
+	store, err := valkey.New(config, options)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { store.Close() })
+	return store
+}
+
+func proof(name string) [32]byte { return sha256.Sum256([]byte(name)) }
+
+func TestAProofCountsOnceAtAllGateways(t *testing.T) {
+	s := newServer(t)
+	one, two := open(t, s, "", nil), open(t, s, "local", nil)
+	elsewhere := open(t, s, "", nil, func(c *valkey.Config) { c.Prefix = "other:" })
+	until := time.Now().Add(time.Minute)
+	spend := func(store *valkey.Store, name string) bool {
+		t.Helper()
+		first, err := store.Spend(t.Context(), proof(name), until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return first
+	}
+	if !spend(one, "a") || spend(one, "a") || spend(two, "a") || !spend(two, "b") || spend(one, "b") || !spend(one, "c") {
+		t.Error("a proof counted twice, or not at all")
+	}
+	if !spend(elsewhere, "a") {
+		t.Error("another fleet's proofs count here")
+	}
+	var firsts atomic.Int32
+	var all sync.WaitGroup
+	for i := range 64 {
+		all.Go(func() {
+			if first, err := []*valkey.Store{one, two}[i%2].Spend(t.Context(), proof("together"), until); err == nil && first {
+				firsts.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if firsts.Load() != 1 {
+		t.Errorf("%d of 64 at once were first", firsts.Load())
+	}
+}
+
+func TestAProofIsForgottenAfterItsTime(t *testing.T) {
+	s := newServer(t)
+	store := open(t, s, "", nil)
+	if _, err := store.Spend(t.Context(), proof("a"), time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	left, err := exec.Command("redis-cli", "-s", s.socket(), "--scan", "--pattern", "sallyport:proof:*").Output()
+	if err != nil {
+		t.Skipf("needs redis-cli: %v", err)
+	}
+	ttl, err := exec.Command("redis-cli", "-s", s.socket(), "ttl", string(left[:len(left)-1])).Output()
+	var seconds int
+	if _, scanErr := fmt.Sscan(string(ttl), &seconds); err != nil || scanErr != nil || seconds < 55 || seconds > 75 {
+		t.Errorf("a proof of a minute is kept for %s s: %v", ttl, err)
+	}
+}
+
+func TestWhileTheServerIsDownItDeniesOrGoesByWhatItKnows(t *testing.T) {
+	s := newServer(t)
+	var strictSeen, localSeen changes
+	strict, local := open(t, s, "deny", &strictSeen), open(t, s, "local", &localSeen)
+	until := time.Now().Add(time.Minute)
+	for name, store := range map[string]*valkey.Store{"strict": strict, "local": local} {
+		if first, err := store.Spend(t.Context(), proof(name), until); !first || err != nil {
+			t.Fatal(first, err)
+		}
+	}
+	s.stop()
+	if first, err := strict.Spend(t.Context(), proof("down"), until); err == nil {
+		t.Errorf("deny: took a proof nobody can tell of: %v", first)
+	}
+	if first, err := local.Spend(t.Context(), proof("down"), until); !first || err != nil {
+		t.Errorf("local: %v, %v", first, err)
+	}
+	for _, known := range []string{"down", "local"} {
+		if first, err := local.Spend(t.Context(), proof(known), until); first || err != nil {
+			t.Errorf("local: a proof that this process itself has seen, %s: %v, %v", known, first, err)
+		}
+	}
+	if strict.Err() == nil || local.Err() == nil || strictSeen.lost.Load() != 1 || localSeen.lost.Load() != 1 {
+		t.Errorf("told of a loss %d and %d times", strictSeen.lost.Load(), localSeen.lost.Load())
+	}
+	s.start()
+	if !eventually(func() bool {
+		first, err := strict.Spend(t.Context(), proof(fmt.Sprint("back", time.Now().UnixNano())), until)
+		return first && err == nil
+	}) {
+		t.Error("deny: did not come back")
+	}
+	if !eventually(func() bool {
+		_, err := local.Spend(t.Context(), proof(fmt.Sprint("back", time.Now().UnixNano())), until)
+		return err == nil && local.Err() == nil
+	}) {
+		t.Error("local: did not come back")
+	}
+	if strictSeen.back.Load() != 1 || localSeen.back.Load() != 1 {
+		t.Errorf("told of a return %d and %d times", strictSeen.back.Load(), localSeen.back.Load())
+	}
+}
+
+// A server that takes connections and says nothing must not hold a caller up.
+func TestASilentServerIsDownAfterTheTimeout(t *testing.T) {
+	dir, err := os.MkdirTemp("", "vk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	store, err := valkey.New(valkey.Config{URL: "unix://" + filepath.Join(dir, "s"), Timeout: 50 * time.Millisecond}, valkey.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	began := time.Now()
+	if _, err := store.Spend(t.Context(), proof("a"), time.Now().Add(time.Minute)); err == nil || time.Since(began) > 5*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}
+
+func TestACallerThatLeavesIsNotTheServersSilence(t *testing.T) {
+	s := newServer(t)
+	var seen changes
+	store := open(t, s, "", &seen)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := store.Spend(ctx, proof("a"), time.Now().Add(time.Minute)); err == nil {
+		t.Error("answered to nobody")
+	}
+	if seen.lost.Load() != 0 || store.Err() != nil {
+		t.Errorf("taken for down: %v", store.Err())
+	}
+}
+
+func eventually(ok func() bool) bool {
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if ok() {
+			return true
+		}
+	}
+	return false
+}
+
+func withdraw(t *testing.T, e revocation.Entry) revocation.Entry {
+	t.Helper()
+	made, err := revocation.New(e, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+func TestARevocationReachesEveryGatewayAndOutlivesTheServersMemory(t *testing.T) {
+	s := newServer(t)
+	operator := open(t, s, "", nil)
+	who := identity.Principal{Tenant: "acme", Subject: "alice", IssuedAt: time.Now().Add(-time.Minute)}
+	var gateways []*revocation.Register
+	for range 2 {
+		r, err := revocation.NewRegister(t.Context(), revocation.Config{Source: open(t, s, "", nil)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx) })
+		t.Cleanup(func() { cancel(); running.Wait() })
+		gateways = append(gateways, r)
+	}
+	for _, r := range gateways {
+		if err := r.Check(who, "acme"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := withdraw(t, revocation.Entry{Tenant: "acme", Subject: "alice"})
+	if err := operator.Revoke(t.Context(), first, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range gateways {
+		if !eventually(func() bool { return errors.Is(r.Check(who, "acme"), identity.ErrBadCredential) }) {
+			t.Errorf("gateway %d never heard", i)
+		}
+	}
+	s.stop()
+	s.start() // it keeps nothing
+	if !eventually(func() bool {
+		all, err := operator.Read(t.Context())
+		return err == nil && slices.ContainsFunc(all, func(e revocation.Entry) bool { return e.ID == first.ID })
+	}) {
+		t.Error("the gateways did not put back what the server lost")
+	}
+	for i, r := range gateways {
+		if err := r.Check(who, "acme"); !errors.Is(err, identity.ErrBadCredential) {
+			t.Errorf("gateway %d forgot: %v", i, err)
+		}
+	}
+	second := withdraw(t, revocation.Entry{Tenant: "globex"})
+	if err := operator.Revoke(t.Context(), second, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	stranger := identity.Principal{Tenant: "globex", Subject: "bob", IssuedAt: time.Now().Add(-time.Minute)}
+	for i, r := range gateways {
+		if !eventually(func() bool { return errors.Is(r.Check(stranger, "globex"), identity.ErrBadCredential) }) {
+			t.Errorf("gateway %d no longer hears", i)
+		}
+	}
+}
+
+func TestAnEntryThatIsNoneFailsTheRead(t *testing.T) {
+	s := newServer(t)
+	store := open(t, s, "", nil)
+	if err := exec.Command("redis-cli", "-s", s.socket(), "hset", "sallyport:revocations", "x", "{}").Run(); err != nil {
+		t.Skipf("needs redis-cli: %v", err)
+	}
+	if all, err := store.Read(t.Context()); err == nil {
+		t.Errorf("read %+v", all)
+	}
+}
+
+func TestAPasswordIsAskedFor(t *testing.T) {
+	s := newServer(t, "--requirepass", "sesame")
+	file := filepath.Join(s.dir, "password")
+	if err := os.WriteFile(file, []byte("sesame\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	until := time.Now().Add(time.Minute)
+	with := open(t, s, "", nil, func(c *valkey.Config) { c.PasswordFile = file })
+	if first, err := with.Spend(t.Context(), proof("a"), until); !first || err != nil {
+		t.Errorf("with it: %v, %v", first, err)
+	}
+	if _, err := open(t, s, "", nil).Spend(t.Context(), proof("b"), until); err == nil {
+		t.Error("without it: answered")
+	}
+}
+
+func TestAMalformedConfigurationIsRefused(t *testing.T) {
+	good := valkey.Config{URL: "rediss://valkey.test:6379/0"}
+	if err := good.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for claim, change := range map[string]func(*valkey.Config){
+		"no URL":                       func(c *valkey.Config) { c.URL = "" },
+		"another scheme":               func(c *valkey.Config) { c.URL = "https://valkey.test" },
+		"plain text to a name":         func(c *valkey.Config) { c.URL = "redis://localhost:6379" },
+		"plain text over a network":    func(c *valkey.Config) { c.URL = "redis://10.0.0.1:6379" },
+		"a password in the URL":        func(c *valkey.Config) { c.URL = "rediss://:sesame@valkey.test:6379" },
+		"options in the URL":           func(c *valkey.Config) { c.URL = "rediss://valkey.test:6379?skip_verify=true" },
+		"no such database":             func(c *valkey.Config) { c.URL = "rediss://valkey.test:6379/x" },
+		"a timeout of minutes":         func(c *valkey.Config) { c.Timeout = time.Minute },
+		"a negative timeout":           func(c *valkey.Config) { c.Timeout = -1 },
+		"another mode":                 func(c *valkey.Config) { c.WhenDown = "allow" },
+		"a password that is not there": func(c *valkey.Config) { c.PasswordFile = "/nonexistent" },
+		"authorities not there":        func(c *valkey.Config) { c.CAFile = "/nonexistent" },
+	} {
+		config := good
+		change(&config)
+		if _, err := valkey.New(config, valkey.Options{}); err == nil {
+			t.Errorf("%s was accepted", claim)
+		}
+	}
+}
