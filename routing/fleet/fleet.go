@@ -37,6 +37,7 @@ import (
 	"github.com/sallyport-ai/sallyport/routing"
 	"github.com/sallyport-ai/sallyport/routing/blockid"
 	"github.com/sallyport-ai/sallyport/routing/kvindex"
+	"github.com/sallyport-ai/sallyport/routing/ledger"
 )
 
 // Config is what a fleet needs. TLS and PeerID are required.
@@ -91,10 +92,10 @@ type Fleet struct {
 	replicas []*replica            // in the order of the targets
 	pools    map[string][]*replica // the same, by pool
 	owners   []owner               // by index ordinal
-	overlay  overlay
-	rates    map[string]*rate // prefill rate by pool
-	notices  []Notice         // to be handed out
-	started  time.Time        // zero before Run
+	overlay  ledger.Overlay[target]
+	rates    map[string]*ledger.Rate // prefill rate by pool
+	notices  []Notice                // to be handed out
+	started  time.Time               // zero before Run
 	ready    bool
 }
 
@@ -134,8 +135,7 @@ func New(c Config) (*Fleet, error) {
 	f := &Fleet{
 		cfg: c, key: c.BlockKey, index: index, log: c.Log,
 		changed: make(chan struct{}, 1),
-		pools:   make(map[string][]*replica), rates: make(map[string]*rate),
-		overlay: overlay{by: make(map[overlayKey][]*flight)},
+		pools:   make(map[string][]*replica), rates: make(map[string]*ledger.Rate),
 	}
 	return f, f.SetTargets(c.Targets)
 }

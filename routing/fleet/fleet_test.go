@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/ledger"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 )
 
@@ -474,7 +475,7 @@ func TestTheReplicaIsWatchedAnewBeforeACertificateExpires(t *testing.T) {
 
 func TestRatesAreLearnedFromTheRelayAndFromFirstTokens(t *testing.T) {
 	f, relays, _ := two(t)
-	if a := f.status(0).PrefillPS; a != priorPS {
+	if a := f.status(0).PrefillPS; a != ledger.PriorPS {
 		t.Fatalf("at first %d ps", a)
 	}
 	for i := range 60 {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/ledger"
 )
 
 // An engine with data-parallel ranks has a cache and a queue in each. Where a
@@ -15,6 +16,13 @@ import (
 type rankWork struct {
 	waiting int64 // prefill tokens
 	running int64 // requests
+}
+
+// target is where a prefix is on its way to: a rank of a process of a replica.
+type target struct {
+	replica *replica
+	epoch   string
+	rank    int
 }
 
 // hold is what one rank holds of a prompt, in blocks.
@@ -58,7 +66,7 @@ func (v *view) settleRanks(now time.Time) {
 		c.WaitingTokens += work.waiting
 		c.Load += work.waiting
 		c.Running += work.running
-		c.DecodeNS = c.Running * decodeNS
+		c.DecodeNS = c.Running * ledger.DecodeNS
 		if s := c.Stream; s != routing.StreamUnknown && r.ranks[rank].stream.Credits() {
 			c.Stream, c.StreamReason = r.streamOf(r.ranks[rank], now)
 		}
@@ -77,7 +85,7 @@ func (r *replica) share(c *routing.Candidate, waiting, running int64) {
 	c.Load -= c.WaitingTokens
 	c.WaitingTokens, c.Running, c.Waiting = (waiting+n-1)/n, (running+n-1)/n, (c.Waiting+n-1)/n
 	c.Load += c.WaitingTokens
-	c.DecodeNS = c.Running * decodeNS
+	c.DecodeNS = c.Running * ledger.DecodeNS
 }
 
 // nearTieNS is how much dearer than the cheapest a rank may be and still get
@@ -88,7 +96,7 @@ const nearTieNS = 2_000_000
 // equals the seed decides; under the probabilistic strategy among near ties.
 func (r *replica) pick(c *routing.Candidate, holds []hold, q *routing.Query) int {
 	cost := func(k int) int64 {
-		ns := r.onRank[k].waiting*c.PrefillPS/1000 + r.onRank[k].running*decodeNS
+		ns := r.onRank[k].waiting*c.PrefillPS/1000 + r.onRank[k].running*ledger.DecodeNS
 		if holds == nil || !r.ranks[k].stream.Credits() {
 			return ns
 		}

@@ -8,23 +8,16 @@ import (
 
 	"github.com/sallyport-ai/sallyport/routing"
 	"github.com/sallyport-ai/sallyport/routing/kvindex"
+	"github.com/sallyport-ai/sallyport/routing/ledger"
 	"github.com/sallyport-ai/sallyport/routing/residency"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 )
 
-// decodeNS is by how much one request that is being answered slows down the
-// prefill of another: its share of the engine's steps meanwhile. A prior.
-const decodeNS = 250_000
-
-// lowerPS is what it takes to load the KV of a token from a slower tier: 256 KiB
-// at 13 GB/s. A prior.
-const lowerPS = 20_000_000
-
 // replica is one target and what is known of it.
 type replica struct {
 	target Target
-	rate   rate // guarded by Fleet.mu
-	pool   *rate
+	rate   ledger.Rate // guarded by Fleet.mu
+	pool   *ledger.Rate
 
 	// streams are the residency of each rank, ords their ordinals in the index.
 	// Both belong to the goroutine of keep.
@@ -55,18 +48,14 @@ type replica struct {
 	refusing  bool       // the index left out blocks of this session
 	load      *residencyv1.Load
 	lagMS     int64
-	hit       confidence
-	claims    int    // that hit was learned from
-	doubt     Doubt  // why it earns no credit
-	doubts    uint64 // how often it was in doubt
-	predicted uint64 // cached tokens that were predicted, of requests that the engine reported on
-	cached    uint64 // and those that it reported
-	prompt    uint64 // prompt tokens of the same requests
-	blocksIn  uint64 // blocks that it told of
-	counter   uint64 // of tickets, per epoch
-	unused    []uint64
-	unacked   map[uint64]int64 // prefill tokens of our tickets that the relay has not seen
-	unackedIn int64            // their sum
+	claims    ledger.Claims
+	doubt     Doubt       // why it earns no credit
+	doubts    uint64      // how often it was in doubt
+	predicted uint64      // cached tokens that were predicted, of requests that the engine reported on
+	cached    uint64      // and those that it reported
+	prompt    uint64      // prompt tokens of the same requests
+	blocksIn  uint64      // blocks that it told of
+	work      ledger.Work // by number of our tickets, per epoch
 }
 
 // rankState is the state of one rank's event stream, as the relay says.
@@ -75,12 +64,11 @@ type rankState struct {
 	reason routing.BasisReason
 }
 
-func newReplica(t Target, pool *rate) *replica {
+func newReplica(t Target, pool *ledger.Rate) *replica {
 	return &replica{
 		target: t, id: t.ID, pool: pool,
 		down: routing.NoSVID, detail: "not connected yet",
 		hello: new(residencyv1.Hello), load: new(residencyv1.Load),
-		unacked: make(map[uint64]int64), hit: full,
 	}
 }
 
@@ -184,34 +172,23 @@ func (r *replica) settled() bool {
 	return r.whole
 }
 
-// waiting is the prefill tokens ahead of a new request.
-func (r *replica) waiting() int64 {
-	return clamp(r.load.GetWaitingPrefillTokens()) + r.unackedIn
-}
-
 // candidate is r as placement sees it, but for residency.
 func (r *replica) candidate(req *Request, sole uint64, now time.Time) routing.Candidate {
 	c := routing.Candidate{
 		ID: r.id, Pool: r.target.Pool, Region: r.target.Region, Epoch: r.epoch,
-		Excluded:      r.excluded(req, sole, now),
-		BlockSize:     int(r.hello.GetBlockSize()),
-		Confidence:    r.hit.perMille(),
-		WaitingTokens: r.waiting(),
-		PrefillPS:     r.rate.over(r.pool),
-		LowerPS:       lowerPS,
-		KVTotal:       clamp(r.hello.GetNumBlocks()),
-		Running:       int64(r.load.GetRunning()) + int64(r.load.GetWaiting()) + int64(len(r.unacked)),
-		Waiting:       int64(r.load.GetWaiting()) + int64(len(r.unacked)),
-		LagMS:         r.lagMS,
+		Excluded:   r.excluded(req, sole, now),
+		BlockSize:  int(r.hello.GetBlockSize()),
+		Confidence: r.claims.PerMille(),
+		PrefillPS:  r.rate.Over(r.pool),
+		LowerPS:    ledger.LowerPS,
+		KVTotal:    clamp(r.hello.GetNumBlocks()),
+		LagMS:      r.lagMS,
 	}
 	c.Stream, c.StreamReason = r.stream(now)
 	if r.doubt != "" {
 		c.Confidence = 0 // what it claims is still compared with what comes of it
 	}
-	c.DecodeNS = c.Running * decodeNS
-	block := int64(max(c.BlockSize, 1))
-	c.KVFree = max(0, c.KVTotal-clamp(r.load.GetKvUsedBlocks())-(r.unackedIn+block-1)/block)
-	c.Load = c.WaitingTokens + clamp(r.load.GetKvUsedBlocks())*block
+	r.work.Fill(&c)
 	return c
 }
 
@@ -223,44 +200,20 @@ func (r *replica) newEpoch(epoch string) {
 	if r.epoch == epoch {
 		return
 	}
-	r.epoch, r.counter, r.unused, r.unackedIn, r.onRank = epoch, 0, nil, 0, nil
-	clear(r.unacked)
-}
-
-// dispatch takes a ticket counter for a request with so many tokens to prefill.
-func (r *replica) dispatch(tokens int64) uint64 {
-	r.gen++
-	n := r.counter + 1
-	if k := len(r.unused); k > 0 {
-		n, r.unused = r.unused[k-1], r.unused[:k-1]
-	} else {
-		r.counter = n
-	}
-	r.unacked[n] = tokens
-	r.unackedIn += tokens
-	return n
-}
-
-// seen drops a ticket from what the relay has not seen.
-func (r *replica) seen(n uint64) {
-	if tokens, ok := r.unacked[n]; ok {
-		delete(r.unacked, n)
-		r.unackedIn -= tokens
-	}
+	r.epoch, r.onRank = epoch, nil
+	r.work.Reset()
 }
 
 // report takes a relay's load and its acknowledgements.
 func (r *replica) report(l *residencyv1.Load) {
-	was := r.load.GetPrefillRate()
+	if rate := l.GetPrefillRate(); rate != r.load.GetPrefillRate() { // else it says again what we know
+		r.rate.Told(r.pool, rate)
+	}
 	r.load = l
-	if tokens := l.GetPrefillRate(); tokens > 0 && tokens != was { // else it says again what we know
-		r.rate.learn(1e12 / float64(tokens))
-		r.pool.learn(1e12 / float64(tokens))
+	r.work.Told = ledger.Told{
+		WaitingTokens: clamp(l.GetWaitingPrefillTokens()), UsedBlocks: clamp(l.GetKvUsedBlocks()),
+		Waiting: int64(l.GetWaiting()), Running: int64(l.GetRunning()),
 	}
 	ack := l.GetAck()
-	for n := range r.unacked {
-		if n <= ack.GetNContiguous() || slices.Contains(ack.GetNBeyond(), n) {
-			r.seen(n)
-		}
-	}
+	r.work.Acknowledged(ack.GetNContiguous(), ack.GetNBeyond())
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/routing"
 	"github.com/sallyport-ai/sallyport/routing/blockid"
+	"github.com/sallyport-ai/sallyport/routing/ledger"
 )
 
 // Request is one attempt to place a request.
@@ -71,9 +72,9 @@ type Reservation struct {
 
 	fleet    *Fleet
 	replica  *replica
-	flight   *flight // nil where residency does not count
-	alone    bool    // nothing was ahead of it
-	probe    bool    // it decides whether the breaker closes
+	flight   *ledger.Flight[target] // nil where residency does not count
+	alone    bool                   // nothing was ahead of it
+	probe    bool                   // it decides whether the breaker closes
 	reserved time.Time
 
 	// Guarded by Fleet.mu.
@@ -141,14 +142,11 @@ func (f *Fleet) reserve(req *Request, look *lookup, v *view, p routing.Placement
 		alone: v.snapshot.Candidates[p.Chosen].Running == 0,
 	}
 	res.probe = r.breaker.pass()
-	res.Counter = r.dispatch(int64(tokens))
+	r.gen++
+	res.Counter = r.work.Dispatch(int64(tokens))
 	r.begin(p.Rank, int64(tokens))
 	if ids := look.ids(p.BlockSize); len(ids) > 0 && v.snapshot.Candidates[p.Chosen].Stream.Credits() {
-		res.flight = &flight{
-			key: overlayKey{look.ns, p.BlockSize}, replica: r, epoch: r.epoch, rank: p.Rank, ids: ids,
-			until: now.Add(time.Second + 2*time.Duration(min(p.WaitNS, int64(time.Minute)))),
-		}
-		f.overlay.add(res.flight)
+		res.flight = f.overlay.Add(look.ns, p.BlockSize, ids, target{r, r.epoch, p.Rank}, now, time.Duration(p.WaitNS))
 	}
 	return res
 }
@@ -163,18 +161,11 @@ func (r *Reservation) FirstToken(at time.Time) {
 	r.answered = true
 	r.done()
 	r.replica.breaker.works()
-	if d := at.Sub(r.reserved); r.alone && d > 0 {
-		tokens, predicted := int64(r.Tokens), int64(r.Placement.Predicted)
-		r.belied = predicted > 0 && belied(tokens+predicted, predicted, d, &r.replica.rate)
-		// A claim that is not true must not make the rate look worse than it is.
-		if tokens >= max(minSampleTokens, predicted) && !r.belied {
-			r.replica.rate.add(tokens, d)
-			r.replica.pool.add(tokens, d)
-		}
+	if r.alone {
+		r.belied = r.replica.rate.First(r.replica.pool, int64(r.Tokens), int64(r.Placement.Predicted), at.Sub(r.reserved))
 	}
 	if r.flight != nil {
-		lag := 2*time.Duration(r.replica.lagMS)*time.Millisecond + 40*time.Millisecond
-		r.flight.answered, r.flight.until = true, time.Now().Add(min(lag, 500*time.Millisecond))
+		r.flight.Answered(time.Now(), time.Duration(r.replica.lagMS)*time.Millisecond)
 	}
 }
 
@@ -189,7 +180,7 @@ func (r *Reservation) Finish(res Result) {
 	r.ended = true
 	r.done()
 	if r.flight != nil && !r.answered {
-		r.fleet.overlay.remove(r.flight)
+		r.fleet.overlay.Remove(r.flight)
 	}
 	if res.Aside {
 		return
@@ -228,10 +219,10 @@ func (r *Reservation) Release() {
 	r.ended = true
 	r.done()
 	if r.replica.epoch == r.Replica.Epoch {
-		r.replica.unused = append(r.replica.unused, r.Counter)
+		r.replica.work.Unused(r.Counter)
 	}
 	if r.flight != nil {
-		r.fleet.overlay.remove(r.flight)
+		r.fleet.overlay.Remove(r.flight)
 	}
 }
 
@@ -243,7 +234,7 @@ func (r *Reservation) done() {
 		r.replica.gen++
 	}
 	if r.replica.epoch == r.Replica.Epoch {
-		r.replica.seen(r.Counter)
+		r.replica.work.Seen(r.Counter)
 		if !r.computed {
 			r.computed = true
 			r.replica.first(r.Replica.Rank, int64(r.Tokens))

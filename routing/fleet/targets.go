@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/sallyport-ai/sallyport/routing/ledger"
 )
 
 // Target is one configured or discovered replica. An address is only a hint
@@ -39,7 +41,7 @@ func (f *Fleet) SetTargets(targets []Target) error {
 		r := take(before, t)
 		if r == nil {
 			if f.rates[t.Pool] == nil {
-				f.rates[t.Pool] = &rate{}
+				f.rates[t.Pool] = new(ledger.Rate)
 			}
 			r = newReplica(t, f.rates[t.Pool])
 		}

@@ -33,11 +33,6 @@ type Notice struct {
 }
 
 const (
-	// A replica is in doubt when fewer of its claims come true than doubtBelow,
-	// after doubtAfter of them; and no longer once more than trustAbove do.
-	doubtBelow, trustAbove confidence = 0.25, 0.5
-	doubtAfter                        = 8
-
 	// blockRate is how many block changes a second a replica may tell of: ten
 	// times what the fastest engine makes. blockBurst is how many it may be
 	// ahead, beyond tellTimes the blocks that it has: slower tiers are larger.
@@ -48,12 +43,6 @@ const (
 	// penalty is how long a replica is not listened to that claims too much or
 	// floods, and how long it must have kept to the rules to earn credit again.
 	penalty = time.Minute
-
-	// leastGap is the least difference between computing a prompt and finding
-	// it cached that a first token can tell, and timedAfter the number of
-	// samples without which a replica's rate tells nothing.
-	leastGap   = 50 * time.Millisecond
-	timedAfter = 8
 )
 
 // errAnew ends a session so that the next one begins with a new snapshot.
@@ -93,25 +82,13 @@ func (f *Fleet) send() {
 
 // judge holds a claim against what came of it. The caller holds f.mu.
 func (f *Fleet) judge(r *replica, predicted, actual int) {
-	r.hit.add(predicted, actual)
-	r.claims++
-	switch {
-	case r.doubt == "" && r.claims >= doubtAfter && r.hit < doubtBelow:
-		f.doubted(r, MissClaims, fmt.Sprintf("%d per mille of what it claimed was there", r.hit.perMille()))
-	case r.doubt == MissClaims && r.hit > trustAbove:
-		f.doubted(r, "", fmt.Sprintf("%d per mille of what it claimed was there", r.hit.perMille()))
+	r.claims.Judge(predicted, actual)
+	switch doubted := r.claims.Doubted(); {
+	case r.doubt == "" && doubted:
+		f.doubted(r, MissClaims, fmt.Sprintf("%d per mille of what it claimed was there", r.claims.PerMille()))
+	case r.doubt == MissClaims && !doubted:
+		f.doubted(r, "", fmt.Sprintf("%d per mille of what it claimed was there", r.claims.PerMille()))
 	}
-}
-
-// belied says whether a first token after took came as late as if nothing of
-// the prompt had been cached, although predicted tokens should have been.
-func belied(tokens, predicted int64, took time.Duration, own *rate) bool {
-	if own.samples < timedAfter {
-		return false
-	}
-	computed := time.Duration(float64(tokens) * own.ps / 1000)
-	saved := time.Duration(float64(predicted) * own.ps / 1000)
-	return saved > leastGap && took > computed-saved/4
 }
 
 // bucket limits how many block changes a session may tell of.

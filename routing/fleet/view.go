@@ -137,22 +137,22 @@ func (f *Fleet) credit(v *view, ns uint64, s *sized, now time.Time) {
 			}
 		}
 	})
-	f.overlay.look(overlayKey{ns, s.block}, s.ids, now, func(fl *flight, depth int) {
-		at, ok := v.index(fl.replica)
-		if !ok || fl.epoch != fl.replica.epoch {
+	f.overlay.Look(ns, s.block, s.ids, now, func(to target, depth int, answered bool) {
+		at, ok := v.index(to.replica)
+		if !ok || to.epoch != to.replica.epoch {
 			return
 		}
 		own, overlay := &v.snapshot.Candidates[at].Depth, &v.snapshot.Candidates[at].Overlay
-		switch x := fl.replica; {
-		case x.addressable() && fl.rank < len(x.ranks):
-			h := v.hold(at, fl.rank)
+		switch x := to.replica; {
+		case x.addressable() && to.rank < len(x.ranks):
+			h := v.hold(at, to.rank)
 			own, overlay = &h.depth, &h.overlay
 		case len(x.ranks) > 1: // nobody knows which rank has it
 			return
 		case !v.snapshot.Candidates[at].Stream.Credits():
 			return
 		}
-		if fl.answered {
+		if answered {
 			*own = max(*own, depth)
 		}
 		*overlay = max(*overlay, depth)

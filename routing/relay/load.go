@@ -33,7 +33,7 @@ type work struct {
 	tokens   uint64 // of its prompt that are not cached, as far as its gateway knows
 	counted  int64  // the same, where that, its rank and its first token can be known; else 0
 	rank     int
-	stream   bool   // its first byte will show that its prefill is done
+	stream   bool // its first byte will show that its prefill is done
 	started  time.Time
 	answered bool
 }

@@ -37,7 +37,7 @@ func choicesOf(name string) ([]choice, error) {
 		return []choice{{name, "", func(w *world) (strategy, traits) { return newOracle(w), traits{} }}}, nil
 	case "round-robin":
 		return []choice{{name, "", func(w *world) (strategy, traits) {
-			return &roundRobin{newLedgers(w), make([]int, w.gateways)}, traits{}
+			return &roundRobin{newTallies(w), make([]int, w.gateways)}, traits{}
 		}}}, nil
 	case "least-load":
 		return leastLoads(), nil
@@ -58,7 +58,7 @@ func choicesOf(name string) ([]choice, error) {
 func leastLoads() (all []choice) {
 	for _, tokens := range []bool{false, true} {
 		all = append(all, choice{"least-load", fmt.Sprintf("tokens=%v", tokens), func(w *world) (strategy, traits) {
-			return &leastLoad{newLedgers(w), tokens}, traits{}
+			return &leastLoad{newTallies(w), tokens}, traits{}
 		}})
 	}
 	return all
@@ -72,7 +72,7 @@ func hashes(name string, prefixes ...int) (all []choice) {
 				params = fmt.Sprintf("tokens=%d %s", p, params)
 			}
 			all = append(all, choice{name, params, func(w *world) (strategy, traits) {
-				return &hashed{newLedgers(w), p, bound}, traits{}
+				return &hashed{newTallies(w), p, bound}, traits{}
 			}})
 		}
 	}
@@ -97,7 +97,7 @@ func approxes() (all []choice) {
 
 func newLLMD(w *world, p profile, long float64, penalty int64, guess bool) *llmd {
 	s := &llmd{
-		ledgers: newLedgers(w), scraped: newScraped(w.setup.replicas), deep: make([]int, w.setup.replicas),
+		tallies: newTallies(w), scraped: newScraped(w.setup.replicas), deep: make([]int, w.setup.replicas),
 		profile: p, long: long, penalty: penalty, guess: guess,
 	}
 	if guess {

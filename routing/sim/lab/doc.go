@@ -9,8 +9,8 @@
 // # What is real
 //
 // The strategy kv places with [routing.Place] on a [kvindex.Index] that is fed
-// as a relay's Watch feeds it; book.go keeps, in simulated time, what package
-// fleet keeps about a replica. The index follows the engines with a lag, loses
+// as a relay's Watch feeds it, and keeps the accounts of package ledger about
+// replicas, as package fleet does. The index follows the engines with a lag, loses
 // batches where told to, and each gateway knows only its own dispatches and
 // what relays acknowledge.
 //

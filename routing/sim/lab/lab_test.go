@@ -173,8 +173,8 @@ func conserved(t *testing.T, w *world, params string) {
 	for g := range w.gateways {
 		if s, ok := w.strategy.(*kv); ok {
 			for r, k := range s.books[g].replicas {
-				if k.unackedIn != 0 || len(k.unacked) != 0 {
-					t.Errorf("gateway %d still counts %d tokens at replica %d", g, k.unackedIn, r)
+				if requests, tokens := k.work.Unseen(); requests != 0 || tokens != 0 || len(k.sent) != 0 {
+					t.Errorf("gateway %d still counts %d tokens at replica %d", g, tokens, r)
 				}
 			}
 		}

@@ -88,7 +88,7 @@ func (x *routed) deepen(c *call, r int, depth int, now int64) int {
 // 80 % of the prompt the one with the fewest tokens in flight, unless another
 // replica promises the first token sooner by more than penalty.
 type llmd struct {
-	ledgers
+	tallies
 	scraped
 	profile profile
 	long    float64 // w of prefixScore
@@ -174,14 +174,14 @@ func (s *llmd) report(w *world, replica int, r report) { s.note(w, replica, r) }
 // a prompt's blocks to be where it last sent them, in an LRU per replica, and
 // weighs that with queue and memory.
 type approx struct {
-	ledgers
+	tallies
 	scraped
 	profile profile
 	lrus    [][]*lru // by gateway and replica
 }
 
 func newApprox(w *world, p profile, blocks int) *approx {
-	s := &approx{ledgers: newLedgers(w), scraped: newScraped(w.setup.replicas), profile: p, lrus: make([][]*lru, w.gateways)}
+	s := &approx{tallies: newTallies(w), scraped: newScraped(w.setup.replicas), profile: p, lrus: make([][]*lru, w.gateways)}
 	for g := range s.lrus {
 		for range w.setup.replicas {
 			s.lrus[g] = append(s.lrus[g], newLRU(blocks, w.trace.Blocks()))

@@ -7,12 +7,12 @@ package lab
 // length of answers. It does not know what will be asked next, so it is the best
 // choice for each request and not for all of them.
 type oracle struct {
-	ledgers
+	tallies
 	fork *engine
 }
 
 func newOracle(w *world) *oracle {
-	return &oracle{ledgers: newLedgers(w), fork: newEngine(w.limits, w.blocks, w.trace.Blocks())}
+	return &oracle{tallies: newTallies(w), fork: newEngine(w.limits, w.blocks, w.trace.Blocks())}
 }
 
 func (s *oracle) pick(w *world, c *call) int {

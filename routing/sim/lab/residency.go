@@ -82,6 +82,14 @@ func (v *residency) apply(replica int, changes []change) error {
 	return nil
 }
 
+// name appends the ids of a request's blocks.
+func (v *residency) name(dst []uint64, r *Request) []uint64 {
+	for _, b := range r.Blocks {
+		dst = append(dst, v.ids[b])
+	}
+	return dst
+}
+
 // depths sets, for each replica, how many of the request's blocks it holds as
 // far as events told.
 func (v *residency) depths(dst []int, r *Request) {
@@ -89,10 +97,7 @@ func (v *residency) depths(dst []int, r *Request) {
 	if len(r.Blocks) == 0 {
 		return
 	}
-	v.asked = v.asked[:0]
-	for _, b := range r.Blocks {
-		v.asked = append(v.asked, v.ids[b])
-	}
+	v.asked = v.name(v.asked[:0], r)
 	v.scratch = v.index.Match(v.scratch[:0], v.namespace(r.Blocks[0]), v.asked)
 	for _, m := range v.scratch {
 		dst[m.Replica] = m.Depth

@@ -2,43 +2,43 @@ package lab
 
 import "math"
 
-// ledger is what one gateway has in flight at one replica, as routers keep it
+// tally is what one gateway has in flight at one replica, as routers keep it
 // that ask nobody.
-type ledger struct {
+type tally struct {
 	requests int
 	prefill  int64 // tokens not known to be cached, until the first token
 	prompts  int64 // prompt tokens, until the first token
 }
 
-// ledgers are kept per gateway and replica. Strategies embed them.
-type ledgers struct {
-	by [][]ledger
+// tallies are kept per gateway and replica. Strategies embed them.
+type tallies struct {
+	by [][]tally
 }
 
-func newLedgers(w *world) ledgers {
-	l := ledgers{by: make([][]ledger, w.gateways)}
+func newTallies(w *world) tallies {
+	l := tallies{by: make([][]tally, w.gateways)}
 	for g := range l.by {
-		l.by[g] = make([]ledger, w.setup.replicas)
+		l.by[g] = make([]tally, w.setup.replicas)
 	}
 	return l
 }
 
-func (l *ledgers) of(c *call, r int) *ledger { return &l.by[c.gateway][r] }
+func (l *tallies) of(c *call, r int) *tally { return &l.by[c.gateway][r] }
 
-func (l *ledgers) take(c *call, r int) {
+func (l *tallies) take(c *call, r int) {
 	x := l.of(c, r)
 	x.requests++
 	x.prefill += int64(c.uncached)
 	x.prompts += int64(c.req.Prompt)
 }
 
-func (l *ledgers) first(_ *world, c *call) {
+func (l *tallies) first(_ *world, c *call) {
 	x := l.of(c, c.replica)
 	x.prefill -= int64(c.uncached)
 	x.prompts -= int64(c.req.Prompt)
 }
 
-func (l *ledgers) end(_ *world, c *call) {
+func (l *tallies) end(_ *world, c *call) {
 	x := l.of(c, c.replica)
 	x.requests--
 	if c.first == 0 {
@@ -47,7 +47,7 @@ func (l *ledgers) end(_ *world, c *call) {
 	}
 }
 
-func (l *ledgers) report(*world, int, report) {}
+func (l *tallies) report(*world, int, report) {}
 
 // least returns the replica in service with the least value, ties drawn.
 func (w *world) least(value func(r int) float64) int {
@@ -70,7 +70,7 @@ func (w *world) least(value func(r int) float64) int {
 
 // roundRobin takes the replicas in turn, each gateway for itself.
 type roundRobin struct {
-	ledgers
+	tallies
 	next []int
 }
 
@@ -89,7 +89,7 @@ func (s *roundRobin) pick(w *world, c *call) int {
 // leastLoad takes the replica with the least in flight: requests, or prompt
 // tokens whose first token is awaited.
 type leastLoad struct {
-	ledgers
+	tallies
 	tokens bool
 }
 
@@ -112,7 +112,7 @@ func (s *leastLoad) pick(w *world, c *call) int {
 // the prompt. bound is the factor of the mean load that nobody may exceed; 0
 // means no bound.
 type hashed struct {
-	ledgers
+	tallies
 	prefix int // tokens; 0: the session is the key
 	bound  float64
 }

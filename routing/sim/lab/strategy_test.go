@@ -240,7 +240,7 @@ func TestSimpleStrategies(t *testing.T) {
 	}
 	w = still(t, 3, "least-load", "tokens=true")
 	s := w.strategy.(*leastLoad)
-	s.by[0] = []ledger{{prompts: 500}, {prompts: 400, requests: 9}, {prompts: 600}}
+	s.by[0] = []tally{{prompts: 500}, {prompts: 400, requests: 9}, {prompts: 600}}
 	if got := s.pick(w, w.ask()); got != 1 {
 		t.Errorf("least load went to %d", got)
 	}
@@ -274,18 +274,22 @@ func TestOurLoadIsCountedUntilTheRelayReportsIt(t *testing.T) {
 	w := still(t, 1, "kv", "")
 	s := w.strategy.(*kv)
 	c, k := w.ask(), s.books[0].replicas[0]
+	unseen := func() int64 {
+		_, tokens := k.work.Unseen()
+		return tokens
+	}
 	c.replica = s.pick(w, c)
-	if k.unackedIn != 1000 {
-		t.Fatalf("%d tokens not acknowledged, want 1000", k.unackedIn)
+	if unseen() != 1000 {
+		t.Fatalf("%d tokens not acknowledged, want 1000", unseen())
 	}
 	s.report(w, 0, report{at: 5})
-	if k.unackedIn != 1000 {
+	if unseen() != 1000 {
 		t.Error("acknowledged before it arrived")
 	}
 	c.landed = 4
 	s.report(w, 0, report{at: 5, waiting: 1, waitingTokens: 1000})
-	if got := k.candidate(w, &s.books[0].pool, false).WaitingTokens; k.unackedIn != 0 || got != 1000 {
-		t.Errorf("%d tokens are counted, %d of them not acknowledged", got, k.unackedIn)
+	if got := k.candidate(w, &s.books[0].pool, false).WaitingTokens; unseen() != 0 || got != 1000 {
+		t.Errorf("%d tokens are counted, %d of them not acknowledged", got, unseen())
 	}
 }
 
