@@ -49,7 +49,7 @@ func (f *follower) close(b *batch) *batch {
 }
 
 // errRewind says that what a lossy sink was sent before must be sent again.
-var errRewind = errors.New("connection lost")
+var errRewind = errors.New("the connection ended; what was written to it last may be lost")
 
 // deliver gives a batch to the sink for as long as it takes. It returns only
 // when the batch has been taken or refused, when ctx has ended, or, of a lossy

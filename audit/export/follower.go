@@ -186,6 +186,12 @@ func (f *follower) gather(ctx context.Context, items <-chan item) (*batch, error
 	}
 	for {
 		select {
+		case <-f.broken():
+			if err := f.out.Close(); err != nil {
+				f.logger.Warn("connection not closed", "error", err)
+			}
+			f.failed(ctx, errRewind)
+			return nil, errRewind
 		case i, ok := <-items:
 			if !ok {
 				return nil, nil
@@ -219,6 +225,15 @@ func (f *follower) gather(ctx context.Context, items <-chan item) (*batch, error
 			return nil, nil
 		}
 	}
+}
+
+// broken tells of a connection that ends while nothing is sent: what was written
+// to it last may be lost.
+func (f *follower) broken() <-chan struct{} {
+	if w, ok := f.out.(sink.Watched); ok {
+		return w.Broken()
+	}
+	return nil
 }
 
 func (f *follower) wait() time.Duration {

@@ -43,6 +43,13 @@ type Sink interface {
 	Close() error
 }
 
+// Watched is a lossy sink that sees its connection end while it is idle.
+type Watched interface {
+	// Broken returns a channel that is closed when the connection of the last
+	// Send has ended, or nil if there is none.
+	Broken() <-chan struct{}
+}
+
 // Refused says that the receiver will never take a message.
 type Refused struct {
 	At     int // which of the batch; negative if it is not known which

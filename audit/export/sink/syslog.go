@@ -43,7 +43,13 @@ type syslog struct {
 
 	conn *tls.Conn // nil: to be opened
 	out  *bufio.Writer
-	over chan error // what ended the connection, from its reader
+	over *ending // of conn
+}
+
+// ending is when and why a connection ended, as its reader saw it.
+type ending struct {
+	done chan struct{} // closed when it has
+	err  error         // set before
 }
 
 func (s *syslog) Send(ctx context.Context, b *Batch) (int, error) {
@@ -73,9 +79,8 @@ func (s *syslog) Send(ctx context.Context, b *Batch) (int, error) {
 func (s *syslog) ready(ctx context.Context) error {
 	if s.conn != nil {
 		select {
-		case err := <-s.over:
-			s.over <- err
-			return s.broken(err)
+		case <-s.over.done:
+			return s.broken(s.over.err)
 		default:
 			return nil
 		}
@@ -84,14 +89,13 @@ func (s *syslog) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.conn, s.out, s.over = conn, bufio.NewWriterSize(conn, 32<<10), make(chan error, 1)
-	go watch(conn, s.over)
+	s.conn, s.out, s.over = conn, bufio.NewWriterSize(conn, 32<<10), &ending{done: make(chan struct{})}
+	go s.over.watch(conn)
 	timer := time.NewTimer(settle)
 	defer timer.Stop()
 	select {
-	case err := <-s.over:
-		s.over <- err
-		return s.broken(err)
+	case <-s.over.done:
+		return s.broken(s.over.err)
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
@@ -101,12 +105,19 @@ func (s *syslog) ready(ctx context.Context) error {
 
 // watch reads what a syslog receiver has to say, which is nothing but that it
 // has gone.
-func watch(conn *tls.Conn, over chan<- error) {
-	_, err := io.Copy(io.Discard, conn)
-	if err == nil {
-		err = errors.New("the receiver closed the connection")
+func (e *ending) watch(conn *tls.Conn) {
+	defer close(e.done)
+	if _, e.err = io.Copy(io.Discard, conn); e.err == nil {
+		e.err = errors.New("the receiver closed the connection")
 	}
-	over <- err
+}
+
+// Broken is closed when the connection has ended.
+func (s *syslog) Broken() <-chan struct{} {
+	if s.conn == nil {
+		return nil
+	}
+	return s.over.done
 }
 
 // broken gives the connection up.
@@ -122,6 +133,6 @@ func (s *syslog) Close() error {
 	s.conn = nil
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
 	_ = conn.Close() // it may be broken already, and nothing can be done about it
-	<-s.over
+	<-s.over.done
 	return nil
 }
