@@ -55,7 +55,8 @@ type leaf struct {
 	} `json:"outcome"`
 	Event struct {
 		audit.Served
-		Clean bool `json:"clean"` // of a start
+		Clean  bool   `json:"clean"`  // of a start
+		Reason string `json:"reason"` // of a gap
 	} `json:"event"`
 }
 
@@ -67,7 +68,7 @@ func (l *leaf) answered() bool {
 }
 
 // kinds are the records that are looked at; of the others only the time is.
-var kinds = [][]byte{[]byte(`"kind":"decision"`), []byte(`"kind":"outcome"`), []byte(`"kind":"access"`), []byte(`"kind":"boot"`)}
+var kinds = [][]byte{[]byte(`"kind":"decision"`), []byte(`"kind":"outcome"`), []byte(`"kind":"access"`), []byte(`"kind":"boot"`), []byte(`"kind":"gap"`)}
 
 // read decodes what is needed. Of a record of another kind that is the time.
 func read(text []byte) (*leaf, error) {

@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -17,19 +19,20 @@ type forward struct {
 	pool    string
 	model   string
 	epoch   string
+	tenant  string
+	own     string // the replica whose relay's log it is
 	matched bool
 }
 
 func (f *forward) finding(code Code, k key, format string, args ...any) Finding {
 	return Finding{
-		Code: code, Log: f.log, Index: f.index, ID: k.id.String(), Attempt: k.n, Replica: f.replica, Time: f.at,
+		Code: code, Log: f.log, Index: f.index, ID: k.id.String(), Attempt: k.n, Replica: f.own, Tenant: f.tenant, Time: f.at,
 		Detail: fmt.Sprintf(format, args...),
 	}
 }
 
 // relay takes in a relay's log.
-func (r *run) relay(l Log) error {
-	s := new(span)
+func (r *run) relay(l Log, s *span) error {
 	own, texts := "", make(map[string]string)
 	intern := func(t string) string {
 		if _, ok := texts[t]; !ok {
@@ -46,10 +49,10 @@ func (r *run) relay(l Log) error {
 			r.fault(Finding{Code: Malformed, Log: l.Origin, Index: e.Index, Detail: err.Error()})
 			continue
 		}
-		s.see(e.Index, rec)
+		s.see(e.Index, rec, r.within)
 		if rec.Kind == audit.KindBoot {
 			own = rec.Gateway.SPIFFE
-			r.relays[own] = s
+			r.relays[own], s.Replica = s, own
 		}
 		if rec.Kind != audit.KindAccess || rec.Status != audit.StatusServed || !r.near(rec.at()) {
 			continue
@@ -61,12 +64,13 @@ func (r *run) relay(l Log) error {
 		}
 		f := &forward{
 			log: l.Origin, index: e.Index, at: rec.at(), of: intern(v.Log), replica: intern(v.Replica),
-			pool: intern(v.Pool), model: intern(model), epoch: intern(v.Epoch),
+			pool: intern(v.Pool), model: intern(model), epoch: intern(v.Epoch), tenant: intern(tenantOf(v.Domain)),
 		}
 		if own == "" { // the start of the log is gone: it is believed about itself
 			own = f.replica
-			r.relays[own] = s
+			r.relays[own], s.Replica = s, own
 		}
+		f.own = own
 		r.take(f, v, own)
 	}
 	return nil
@@ -94,8 +98,7 @@ func (r *run) take(f *forward, v *audit.Served, own string) {
 }
 
 // gateway holds a gateway's log against the forwards.
-func (r *run) gateway(l Log) error {
-	s := new(span)
+func (r *run) gateway(l Log, s *span) error {
 	r.gateways[l.Origin] = s
 	open := make(map[key]*Attempt)
 	for e, err := range l.Records {
@@ -107,7 +110,7 @@ func (r *run) gateway(l Log) error {
 			r.fault(Finding{Code: Malformed, Log: l.Origin, Index: e.Index, Detail: err.Error()})
 			continue
 		}
-		s.see(e.Index, rec)
+		s.see(e.Index, rec, r.within)
 		if rec.Kind != audit.KindDecision && rec.Kind != audit.KindOutcome {
 			continue
 		}
@@ -167,9 +170,9 @@ func (r *run) refused(l Log, k key) {
 func (r *run) settle(l Log, k key, a *Attempt, late bool) {
 	judged := r.within(a.Time)
 	relay := r.relays[a.Replica]
-	a.Covered = relay != nil && !late && (!relay.pruned || a.Time.After(relay.from))
+	a.Covered = relay != nil && !late && (!relay.Pruned || a.Time.After(relay.From))
 	if f := r.forwards[k]; f != nil && f.of == l.Origin && !f.matched {
-		f.matched, a.Forwarded = true, true
+		f.matched, a.Forwarded, a.ServedBy = true, true, f.own
 		r.compare(k, a, f)
 	}
 	if !judged {
@@ -207,12 +210,12 @@ func (r *run) compare(k key, a *Attempt, f *forward) {
 
 // missing is an attempt that was answered and whose forward is not there.
 func (r *run) missing(a *Attempt, relay *span) {
-	f := Finding{Log: a.Log, Index: a.Index, ID: a.ID, Attempt: a.N, Replica: a.Replica, Time: a.Time}
+	f := Finding{Log: a.Log, Index: a.Index, ID: a.ID, Attempt: a.N, Replica: a.Replica, Tenant: a.Tenant, Time: a.Time}
 	switch {
 	case relay == nil:
 		f.Code = UndecidedRelayMissing
-	case a.Time.Before(relay.from):
-		f.Code, f.Detail = UndecidedForwardPruned, "the relay's log begins at "+relay.from.Format(time.RFC3339Nano)
+	case a.Time.Before(relay.From):
+		f.Code, f.Detail = UndecidedForwardPruned, "the relay's log begins at "+relay.From.Format(time.RFC3339Nano)
 	default:
 		f.Code = DecisionWithoutForward
 		r.fault(f)
@@ -233,12 +236,38 @@ func (r *run) unmatched() {
 			r.fault(f.finding(ForwardUnlisted, k, "of log %s", f.of))
 		case s == nil:
 			r.undecided(f.finding(UndecidedGatewayMissing, k, "of log %s", f.of))
-		case s.pruned && f.at.Before(s.from):
-			r.undecided(f.finding(UndecidedDecisionPruned, k, "%s begins at %s", f.of, s.from.Format(time.RFC3339Nano)))
+		case s.Pruned && f.at.Before(s.From):
+			r.undecided(f.finding(UndecidedDecisionPruned, k, "%s begins at %s", f.of, s.From.Format(time.RFC3339Nano)))
 		case s.lost(f.at):
 			r.undecided(f.finding(UndecidedCrash, k, "%s did not stop in order then", f.of))
 		default:
 			r.fault(f.finding(ForwardWithoutDecision, k, "not in %s", f.of))
 		}
 	}
+}
+
+// tenantOf reads whose a cache domain is: base64url of its kind and its tenant,
+// each preceded by its length as a little-endian uint32.
+func tenantOf(domain string) string {
+	b, err := base64.RawURLEncoding.DecodeString(domain)
+	if err != nil {
+		return ""
+	}
+	kind, rest, ok := lengthPrefixed(b)
+	tenant, _, ok2 := lengthPrefixed(rest)
+	if !ok || !ok2 || string(kind) == "public" {
+		return ""
+	}
+	return string(tenant)
+}
+
+func lengthPrefixed(b []byte) (part, rest []byte, ok bool) {
+	if len(b) < 4 {
+		return nil, nil, false
+	}
+	n := binary.LittleEndian.Uint32(b)
+	if b = b[4:]; uint64(n) > uint64(len(b)) {
+		return nil, nil, false
+	}
+	return b[:n], b[n:], true
 }

@@ -54,6 +54,8 @@ type Options struct {
 	Listed func(origin string) bool
 	// Visit is told of each attempt that is judged, in the order of its log.
 	Visit func(*Attempt)
+	// Found is told of each finding, also of those that are not listed.
+	Found func(f Finding, undecided bool)
 }
 
 // Code says what is wrong with a forward or a decision. The values are stable.
@@ -80,14 +82,17 @@ const (
 
 // Finding is one record that has no match, or a wrong one.
 type Finding struct {
-	Code    Code      `json:"code"`
-	Log     string    `json:"log"`   // origin of the log that holds the record
-	Index   uint64    `json:"index"` // of the record there
-	ID      string    `json:"id"`    // decision id
-	Attempt int       `json:"attempt"`
-	Replica string    `json:"replica"`
-	Time    time.Time `json:"time"`
-	Detail  string    `json:"detail,omitempty"`
+	Code    Code   `json:"code"`
+	Log     string `json:"log"`   // origin of the log that holds the record
+	Index   uint64 `json:"index"` // of the record there
+	ID      string `json:"id"`    // decision id
+	Attempt int    `json:"attempt"`
+	Replica string `json:"replica"`
+	// Tenant is whose cache the ticket of a forward is for; empty where it does
+	// not say, as one for a public cache.
+	Tenant string    `json:"tenant,omitempty"`
+	Time   time.Time `json:"time"`
+	Detail string    `json:"detail,omitempty"`
 }
 
 // Report is what Run found.
@@ -99,6 +104,7 @@ type Report struct {
 	Newer     int          `json:"newer"`     // those answered since the relays' logs were read
 	Faults    map[Code]int `json:"faults"`
 	Undecided map[Code]int `json:"undecided"`
+	Logs      []Coverage   `json:"logs"` // of gateways and relays, in the order given
 	// Findings are the first of each code, faults before what is undecided.
 	Findings []Finding `json:"findings"`
 }
@@ -108,6 +114,24 @@ func (r *Report) OK() bool { return len(r.Faults) == 0 }
 
 // Decided says whether everything could be judged.
 func (r *Report) Decided() bool { return len(r.Undecided) == 0 }
+
+// Coverage is what one log says of itself.
+type Coverage struct {
+	Origin  string    `json:"origin"`
+	Replica string    `json:"replica,omitempty"` // whose relay's it is
+	From    time.Time `json:"from"`              // of its first record
+	To      time.Time `json:"to"`                // of its last
+	Pruned  bool      `json:"pruned"`            // its beginning is gone
+	Sealed  bool      `json:"sealed"`            // the last record is that of an orderly end
+	Bounded int       `json:"bounded"`           // decisions judged that were let go before they were durable
+	Gaps    []Gap     `json:"gaps,omitempty"`    // that it records, of the time judged
+}
+
+// Gap is something that a log records that it cannot show.
+type Gap struct {
+	Time   time.Time `json:"time"`
+	Reason string    `json:"reason"`
+}
 
 // Attempt is one allowed decision, with what became of it.
 type Attempt struct {
@@ -128,6 +152,7 @@ type Attempt struct {
 	Outcome         string // its status; empty: none is recorded
 	Answered        bool   // the outcome says that an answer came
 	Forwarded       bool   // a relay's log holds it
+	ServedBy        string // the replica whose relay's log that is
 	Covered         bool   // the log of that replica's relay would hold it
 }
 
@@ -150,6 +175,7 @@ type run struct {
 	forwards map[key]*forward
 	relays   map[string]*span // by replica
 	gateways map[string]*span // by origin
+	spans    []*span
 	perCode  map[Code]int
 }
 
@@ -161,16 +187,21 @@ func Run(gateways, relays []Log, o Options) (*Report, error) {
 		forwards: make(map[key]*forward), relays: make(map[string]*span), gateways: make(map[string]*span), perCode: make(map[Code]int),
 	}
 	for _, l := range relays {
-		if err := r.relay(l); err != nil {
+		s := r.begin(l)
+		if err := r.relay(l, s); err != nil {
 			return nil, fmt.Errorf("relay log %s: %w", l.Origin, err)
 		}
 	}
 	for _, l := range gateways {
-		if err := r.gateway(l); err != nil {
+		s := r.begin(l)
+		if err := r.gateway(l, s); err != nil {
 			return nil, fmt.Errorf("gateway log %s: %w", l.Origin, err)
 		}
 	}
 	r.unmatched()
+	for _, s := range r.spans {
+		r.report.Logs = append(r.report.Logs, s.Coverage)
+	}
 	slices.SortStableFunc(r.report.Findings, func(a, b Finding) int {
 		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Log, b.Log), cmp.Compare(a.Index, b.Index))
 	})
@@ -187,43 +218,59 @@ func (r *run) near(at time.Time) bool {
 	return (r.o.Since.IsZero() || !at.Before(r.o.Since.Add(-margin))) && (r.o.Until.IsZero() || at.Before(r.o.Until.Add(margin)))
 }
 
-func (r *run) fault(f Finding)     { r.note(r.report.Faults, f) }
-func (r *run) undecided(f Finding) { r.note(r.report.Undecided, f) }
+func (r *run) fault(f Finding)     { r.note(r.report.Faults, f, false) }
+func (r *run) undecided(f Finding) { r.note(r.report.Undecided, f, true) }
 
-func (r *run) note(counts map[Code]int, f Finding) {
+func (r *run) note(counts map[Code]int, f Finding, undecided bool) {
+	if r.o.Found != nil {
+		r.o.Found(f, undecided)
+	}
 	counts[f.Code]++
 	if r.perCode[f.Code]++; r.perCode[f.Code] <= listed {
 		r.report.Findings = append(r.report.Findings, f)
 	}
 }
 
-// span is the time that a log covers.
+// begin starts on a log.
+func (r *run) begin(l Log) *span {
+	s := &span{Coverage: Coverage{Origin: l.Origin}}
+	r.spans = append(r.spans, s)
+	return s
+}
+
+// span is what has been seen of a log.
 type span struct {
-	pruned  bool      // its beginning is gone
-	from    time.Time // of its first record
-	last    time.Time
-	bounded bool       // it lets some decisions go before they are durable
+	Coverage
+	lax     bool       // it lets some decisions go before they are durable
 	crashes []interval // from the last record before a start that was not clean, to that start
 }
 
 type interval struct{ from, to time.Time }
 
 // see takes one record into account.
-func (s *span) see(index uint64, r *leaf) {
-	at := r.at()
-	if s.from.IsZero() {
-		s.from, s.pruned = at, index > 0
+func (s *span) see(index uint64, l *leaf, within func(time.Time) bool) {
+	at := l.at()
+	if s.From.IsZero() {
+		s.From, s.Pruned = at, index > 0
 	}
-	if r.Kind == audit.KindBoot && !s.last.IsZero() && !r.Event.Clean {
-		s.crashes = append(s.crashes, interval{s.last, at})
+	if l.Kind == audit.KindBoot && !s.To.IsZero() && !l.Event.Clean {
+		s.crashes = append(s.crashes, interval{s.To, at})
 	}
-	s.bounded = s.bounded || r.Durability == audit.Bounded
-	s.last = at
+	if l.Durability == audit.Bounded && l.Kind == audit.KindDecision {
+		s.lax = true
+		if within(at) {
+			s.Bounded++
+		}
+	}
+	if l.Kind == audit.KindGap && within(at) {
+		s.Gaps = append(s.Gaps, Gap{at, l.Event.Reason})
+	}
+	s.To, s.Sealed = at, l.Kind == audit.KindSeal
 }
 
 // lost says whether a decision of that time may have been lost in a crash.
 func (s *span) lost(at time.Time) bool {
-	return s.bounded && slices.ContainsFunc(s.crashes, func(c interval) bool {
+	return s.lax && slices.ContainsFunc(s.crashes, func(c interval) bool {
 		return at.After(c.from.Add(-boundedAge)) && at.Before(c.to)
 	})
 }

@@ -32,9 +32,9 @@ func auditVerifyCommand() *cobra.Command {
 		Long: "Verify reads log directories without opening them for writing, also while gateways write.\n" +
 			"With --relay-log it also holds the relays' own logs of tickets served against the decisions:\n" +
 			"it reports each forward without a decision, and each decision whose forward is missing.\n" +
+			"With --fleet it verifies every log of a fleet register, and fails if one is missing or silent.\n" +
 			"It exits with 0 if all is well, 1 if not, and 2 if it cannot tell: without the verifier key,\n" +
 			"kept elsewhere, a log can only agree with itself.",
-		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v.out = cmd.OutOrStdout()
 			return errors.Join(v.run(cmd.Context(), args), v.close())
@@ -43,18 +43,27 @@ func auditVerifyCommand() *cobra.Command {
 	v.pins.flag(cmd)
 	v.window.flags(cmd)
 	cmd.Flags().StringArrayVar(&v.relayDirs, "relay-log", nil, "log of tickets that a relay served; may be given several times")
+	cmd.Flags().StringVar(&v.fleetFile, "fleet", "", "fleet register: every log that there should be, with its key")
+	cmd.Flags().StringArrayVar(&v.checkpoints, "checkpoint", nil, "file with a checkpoint that was kept elsewhere, which its log must extend; may be given several times")
+	cmd.Flags().Uint64Var(&v.from, "from", 0, "verify only records from this index on, against the published checkpoint")
+	cmd.Flags().Uint64Var(&v.to, "to", 0, "and only those before this one")
 	cmd.Flags().BoolVar(&v.json, "json", false, "print JSON, one object a line")
 	return cmd
 }
 
 // verification is one `audit verify`.
 type verification struct {
-	pins      pins
-	window    window
-	relayDirs []string
-	json      bool
-	out       io.Writer
+	pins        pins
+	window      window
+	relayDirs   []string
+	fleetFile   string
+	checkpoints []string
+	from, to    uint64
+	json        bool
+	out         io.Writer
 
+	fleet            *register         // nil: none
+	held             map[string][]byte // checkpoints by origin
 	gateways, relays []reconcile.Log
 	closers          []func() error
 
@@ -63,10 +72,10 @@ type verification struct {
 }
 
 func (v *verification) run(ctx context.Context, args []string) error {
-	if err := v.pins.load(); err != nil {
-		return err
+	if len(args) == 0 && v.fleetFile == "" {
+		return cannotTell(errors.New("nothing to verify: name logs, or a register with --fleet"))
 	}
-	if err := v.window.parse(time.Now()); err != nil {
+	if err := v.load(); err != nil {
 		return err
 	}
 	// The gateways' logs are measured before the relays' are read, and held
@@ -76,13 +85,23 @@ func (v *verification) run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
+	if v.fleet != nil {
+		if err := v.registered(ctx, v.fleet.Gateways, &v.gateways); err != nil {
+			return err
+		}
+	}
 	for _, dir := range v.relayDirs {
 		if err := v.target(ctx, dir, &v.relays); err != nil {
 			return err
 		}
 	}
+	if v.fleet != nil {
+		if err := v.registered(ctx, v.fleet.Relays, &v.relays); err != nil {
+			return err
+		}
+	}
 	if len(v.relays) > 0 && !v.bad {
-		report, err := reconcile.Run(v.gateways, v.relays, reconcile.Options{Since: v.window.since, Until: v.window.until})
+		report, err := reconcile.Run(v.gateways, v.relays, v.options())
 		if err != nil {
 			return cannotTell(err)
 		}
@@ -97,6 +116,60 @@ func (v *verification) run(ctx context.Context, args []string) error {
 		return &exitError{code: exitCannotTell}
 	}
 	return nil
+}
+
+// load reads what the flags name.
+func (v *verification) load() error {
+	if err := v.pins.load(); err != nil {
+		return err
+	}
+	if err := v.window.parse(time.Now()); err != nil {
+		return err
+	}
+	v.held = make(map[string][]byte)
+	for _, file := range v.checkpoints {
+		if err := v.hold(file); err != nil {
+			return err
+		}
+	}
+	if v.fleetFile == "" {
+		return nil
+	}
+	var err error
+	if v.fleet, err = loadRegister(v.fleetFile); err != nil {
+		return cannotTell(err)
+	}
+	for _, e := range append(slices.Clone(v.fleet.Gateways), v.fleet.Relays...) {
+		if err := v.pins.pin(e.VKey); err != nil {
+			return cannotTell(err)
+		}
+		if e.Checkpoint != "" {
+			if err := v.hold(e.Checkpoint); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// hold reads a checkpoint that was kept elsewhere.
+func (v *verification) hold(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return cannotTell(fmt.Errorf("read held checkpoint: %w", err))
+	}
+	origin, _, _ := strings.Cut(string(text), "\n")
+	v.held[origin] = text
+	return nil
+}
+
+func (v *verification) options() reconcile.Options {
+	o := reconcile.Options{Since: v.window.since, Until: v.window.until}
+	if v.fleet != nil {
+		listed := v.fleet.origins()
+		o.Listed = func(origin string) bool { return listed[origin] }
+	}
+	return o
 }
 
 func (v *verification) close() error {
@@ -118,17 +191,51 @@ func (v *verification) target(ctx context.Context, path string, to *[]reconcile.
 	case bundle.Is(path):
 		return v.bundle(ctx, path)
 	}
-	key, err := v.pins.of(path)
+	if v.from > 0 || v.to > 0 {
+		return v.part(path)
+	}
+	report, err := v.log(path)
 	if err != nil {
 		return err
 	}
-	report, err := tlog.Verify(path, key, tlog.VerifyOptions{})
+	*to = append(*to, reconcile.Log{Origin: report.Origin, Records: tlog.Read(path, 0), Size: report.TreeSize})
+	return v.printReport(report)
+}
+
+// log verifies a log directory.
+func (v *verification) log(dir string) (report tlog.Report, err error) {
+	key, err := v.pins.of(dir)
 	if err != nil {
+		return report, err
+	}
+	o := tlog.VerifyOptions{Checkpoint: v.held[key.Name()]}
+	if v.fleet != nil && slices.ContainsFunc(v.fleet.Gateways, func(e registered) bool { return e.origin == key.Name() }) {
+		o.Witnesses = v.fleet.Witnesses
+	}
+	if report, err = tlog.Verify(dir, key, o); err != nil {
+		return report, cannotTell(err)
+	}
+	v.bad = v.bad || !report.OK()
+	return report, nil
+}
+
+// part verifies a range of a log directory as if it had been exported.
+func (v *verification) part(dir string) error {
+	key, err := v.pins.of(dir)
+	if err != nil {
+		return err
+	}
+	r, w := io.Pipe()
+	go func() {
+		_, err := excerpt.Write(w, dir, excerpt.Options{From: v.from, To: v.to})
+		_ = w.CloseWithError(err) // always nil
+	}()
+	report, err := excerpt.Verify(r, key)
+	if err := errors.Join(err, r.Close()); err != nil {
 		return cannotTell(err)
 	}
 	v.bad = v.bad || !report.OK()
-	*to = append(*to, reconcile.Log{Origin: report.Origin, Records: tlog.Read(path, 0), Size: report.TreeSize})
-	return v.printReport(report)
+	return v.printExcerpt(dir, report)
 }
 
 // excerpt verifies part of a log in a file. One that is selected says nothing
@@ -151,6 +258,10 @@ func (v *verification) excerpt(path string, size uint64, to *[]reconcile.Log) er
 	if !report.Selected {
 		*to = append(*to, reconcile.Log{Origin: report.Origin, Records: excerpt.Read(path), Size: size})
 	}
+	return v.printExcerpt(path, report)
+}
+
+func (v *verification) printExcerpt(path string, report excerpt.Report) error {
 	return v.print(report, func() {
 		switch {
 		case !report.OK():
