@@ -2,6 +2,7 @@ package test
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -108,7 +109,8 @@ func (w *world) goOnAsking(t *testing.T, tr *traffic, pause time.Duration, clien
 				return
 			case <-time.After(pause):
 			}
-			a, err := ask(t.Context(), client, url, token, chat(fmt.Sprintf("Question %d?", i), i%2 == 0, 3))
+			// No two begin alike, so that no replica is better than the other.
+			a, err := ask(t.Context(), client, url, token, chat(fmt.Sprintf("%d %s?", i, rand.Text()), i%2 == 0, 3))
 			tr.mu.Lock()
 			if err == nil && a.whole(i%2 == 0) {
 				tr.good++
@@ -160,8 +162,9 @@ func (w *world) asBatch(t *testing.T) *http.Client {
 func TestSPIRERotationsInterruptNothing(t *testing.T) {
 	t.Parallel()
 	s := newSPIRE(t)
-	// Slow enough for a stream that outlasts all rotations: a step is a token.
-	w := newWorldOf(t, s, "--step", "40ms", "--sentences", "4000")
+	// Slow enough for a stream that outlasts the rotations: a step is a token.
+	const tokens = 1900
+	w := newWorldOf(t, s, "--step", (s.ttl * 12 / 5 / tokens).String(), "--sentences", "4000")
 	admin := w.withAdmin(t)
 	batch := w.asBatch(t)
 	_, url := w.serve(t)
@@ -174,7 +177,7 @@ func TestSPIRERotationsInterruptNothing(t *testing.T) {
 	streaming.Timeout = 2 * life
 	long := make(chan answer, 1)
 	go func() {
-		a, err := ask(t.Context(), streaming, url, token, chat("Say all that there is to say.", true, int(time.Duration(rotations+1)*s.ttl*2/3/(40*time.Millisecond))))
+		a, err := ask(t.Context(), streaming, url, token, chat("Say all that there is to say.", true, tokens))
 		if err != nil {
 			t.Errorf("the long stream: %v", err)
 		}
@@ -293,7 +296,9 @@ func TestSPIREEntriesDecideWhoServes(t *testing.T) {
 	client := w.client(t, nil)
 	awaitOK(t, client, url, token)
 	tr := newTraffic(t)
-	w.goOnAsking(t, tr, 20*time.Millisecond, client, url, token)
+	for range 4 {
+		w.goOnAsking(t, tr, 20*time.Millisecond, client, url, token)
+	}
 
 	// A workload of another pool takes over the address of a replica.
 	r, thief := w.replicas[0], w.newEngine(t, "agents", "thief")
