@@ -209,6 +209,33 @@ func TestAGatewayThatStopsEndsItsStreams(t *testing.T) {
 	}
 }
 
+// A log that takes only what is owed ends streams with a word and a record, and
+// costs nobody who comes later anything.
+func TestALogWithoutRoomEndsStreams(t *testing.T) {
+	for _, p := range protocols {
+		t.Run(p.op.Name, func(t *testing.T) {
+			s := serve(t)
+			mark := s.newMark()
+			s.engine.on(mark, stalls(streamHead+chunkedEnd, piece(p.begin+p.text("Hel"))))
+			resp, err := s.client.Do(s.to(t.Context(), p.op, "acme", p.body(mark, streamed)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			s.g.EndAll()
+			body, err := io.ReadAll(resp.Body)
+			a := answer{resp.StatusCode, resp.Header, string(body), err}
+			if !strings.Contains(a.body, "can be recorded no further") || strings.Contains(a.body, p.closed) || a.err != nil {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+			s.tells(a, told{attempts: 1, status: audit.StatusError, reasons: []string{"audit_unavailable"}, http: http.StatusOK})
+			if a := s.ask(p, "acme", p.body(s.newMark())); a.status != http.StatusOK {
+				t.Errorf("the next one: %d %s", a.status, a.body)
+			}
+		})
+	}
+}
+
 // The end of a process must not cost the record of how a request ended.
 func TestAStopWaitsForWhatIsYetToBeWrittenDown(t *testing.T) {
 	w, hold := inWorld(t), make(chan struct{})

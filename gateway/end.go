@@ -67,6 +67,18 @@ func (g *Gateway) Stop() {
 	}
 }
 
+// EndAll ends every request that is being served, as Stop does, because the log
+// takes no more than their outcomes. Those that come find that out for
+// themselves.
+func (g *Gateway) EndAll() {
+	r := &g.running
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, end := range r.end {
+		end(errUnrecorded)
+	}
+}
+
 // Wait returns once no request is being served, each with its outcome written
 // down, or with the error of ctx. The log must not be closed before.
 func (g *Gateway) Wait(ctx context.Context) error {
@@ -98,7 +110,8 @@ func (g *Gateway) within(ctx context.Context) (context.Context, func()) {
 
 // ours returns the reason for which we ended a request, if we did.
 func ours(ctx context.Context) error {
-	if cause := context.Cause(ctx); errors.Is(cause, errOverdue) || errors.Is(cause, errStopping) {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errOverdue), errors.Is(cause, errStopping), errors.Is(cause, errUnrecorded):
 		return cause
 	}
 	return nil

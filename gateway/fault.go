@@ -85,6 +85,7 @@ var (
 	errLimited          = errors.New("every replica has too many requests")
 	errOverdue          = errors.New("request took longer than it may")
 	errStopping         = errors.New("gateway is stopping")
+	errUnrecorded       = errors.New("audit log takes no more than what is owed")
 	errPolicyMoved      = errors.New("policy kept changing while the request was placed")
 )
 
@@ -127,6 +128,7 @@ var faults = []struct {
 	{errClientGone, gone()},
 	{errOverdue, server(http.StatusGatewayTimeout, "upstream_timeout", "total_timeout", "The request took too long.")},
 	{errStopping, notReady("stopping", "The gateway is stopping.")},
+	{errUnrecorded, unavailable("audit_unavailable", "audit_unavailable", "The request can be recorded no further.")},
 	{audit.ErrTooLarge, bad("record_too_large", "The request has more to be recorded than the log has room for.")},
 	{audit.ErrUnavailable, unavailable("audit_unavailable", "audit_unavailable", "The request could not be recorded, so it was not forwarded.")},
 	{errInflight, notReady("inflight_bytes", "The gateway has too much in hand.")},

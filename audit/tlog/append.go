@@ -205,6 +205,8 @@ func (l *Log) sequence(e *entry, r *audit.Record, own bool) error {
 		return fmt.Errorf("%w: halted: %w", audit.ErrUnavailable, l.halted)
 	case l.closing && !own:
 		return fmt.Errorf("%w: %w", audit.ErrUnavailable, errClosed)
+	case l.admits(e.summary.Kind, own) != nil:
+		return fmt.Errorf("%w: %w", audit.ErrUnavailable, errNoSpace)
 	case l.queueBytes >= maxQueueBytes && !own:
 		return fmt.Errorf("%w: %d bytes are waiting to be written", audit.ErrUnavailable, l.queueBytes)
 	}

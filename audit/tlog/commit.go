@@ -77,6 +77,9 @@ func (l *Log) look() {
 	if err := l.main.check(); err != nil && l.Err() == nil {
 		l.halt(nil, err)
 	}
+	if l.main.cur.reserved && !l.main.cur.full {
+		l.recoverSpace()
+	}
 	if l.mirror == nil {
 		return
 	}
@@ -135,6 +138,9 @@ func (l *Log) commit(batch []*entry) {
 	}
 	mirrored := l.writeMirror()
 	l.settle(batch, at)
+	if l.main.cur.reserved && !l.main.cur.full {
+		l.economize()
+	}
 	if next := batch[len(batch)-1].next; next != nil {
 		l.key, l.main.cur.full = next, true
 		l.signer.Store(next)

@@ -269,6 +269,9 @@ func TestLogHaltsIfTheNewSegmentFailsToo(t *testing.T) {
 	d.set(func() { d.failSync, d.full = syscall.EIO, true })
 	<-l.writer.main.spare // the segment prepared while the disk was well
 	l.writer.main.spare <- spare{err: syscall.ENOSPC}
+	reserve := l.writer.main.reserve
+	l.writer.main.reserve = nil
+	defer reserve.file.Close()
 	for range 3 {
 		if _, err := l.Append(t.Context(), decision(2)); !errors.Is(err, audit.ErrUnavailable) {
 			t.Fatalf("Append = %v", err)

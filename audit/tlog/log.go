@@ -186,6 +186,7 @@ type Log struct {
 	oldest     time.Time
 	closing    bool
 	halted     error
+	short      shortage
 	marks      marks
 	rotations  []audit.Turn // of the signing key, from the first
 
@@ -363,6 +364,9 @@ func (l *Log) Err() error {
 func (l *Log) Ready(d audit.Durability) error {
 	if err := l.Err(); err != nil {
 		return fmt.Errorf("audit log halted: %w", err)
+	}
+	if since := l.Short(); !since.IsZero() {
+		return fmt.Errorf("audit log: %w", errNoSpace)
 	}
 	if n := l.unpublished.Load(); n >= unpublishedLimit {
 		return fmt.Errorf("audit log: the last %d checkpoints could not be published", n)

@@ -47,6 +47,7 @@ type segment struct {
 	poisoned bool // a write or sync failed: not to be touched again
 	replaces bool // the segment before it is poisoned
 	full     bool // takes no more: its key has been replaced
+	reserved bool // made of the space that was kept for when there is none
 }
 
 // volume writes the segments of one directory. Only the commit loop uses it,
@@ -58,7 +59,15 @@ type volume struct {
 	create createFile
 	cur    *segment
 	spare  chan spare // holds the next segment once it is ready
+
+	// reserve is a segment without a number yet, for when no other can be made.
+	reserve *segment
 }
+
+// reserveBytes is how much space is kept for the end: some thousand outcomes.
+const reserveBytes = 4 << 20
+
+const reserveFile = "reserve"
 
 // spare is a prepared segment, or why there is none.
 type spare struct {
@@ -74,14 +83,72 @@ func openVolume(cfg Config, dir *lock, next int) (*volume, error) {
 		return nil, err
 	}
 	v.cur = seg
+	if err := v.keepReserve(); err != nil {
+		return nil, errors.Join(err, seg.file.Close(), os.Remove(seg.place.path))
+	}
 	go v.prepareSpare(nil, next+1)
 	return v, nil
 }
 
+// keepReserve sets space aside.
+func (v *volume) keepReserve() error {
+	path := filepath.Join(v.dir, walDir, reserveFile)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("make reserve: %w", err)
+	}
+	seg, err := v.zeroed(path, min(v.bytes, reserveBytes))
+	if err != nil {
+		return fmt.Errorf("make reserve: %w", err)
+	}
+	v.reserve = seg
+	return nil
+}
+
+// useReserve makes the reserve the segment of that number.
+func (v *volume) useReserve(number int) (*segment, error) {
+	seg := v.reserve
+	if seg == nil {
+		return nil, errors.New("the reserve is used up")
+	}
+	path := segmentPath(v.dir, number)
+	if err := os.Rename(seg.place.path, path); err != nil {
+		return nil, fmt.Errorf("use reserve: %w", err)
+	}
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	seg.place.path, seg.number, seg.reserved, v.reserve = path, number, true, nil
+	return seg, nil
+}
+
+// refill leaves the reserve for an ordinary segment, if one can be made now and
+// the reserve too.
+func (v *volume) refill() error {
+	next := <-v.spare
+	if next.err != nil {
+		next.seg, next.err = v.prepare(v.cur.number + 1)
+	}
+	if next.err == nil {
+		next.err = v.keepReserve()
+	}
+	v.spare <- next
+	v.cur.full = next.err == nil
+	return next.err
+}
+
 // prepare creates a zero-filled segment. Writing into blocks that already hold
 // zeros needs no journal commit when it is synced; fallocate alone would.
-func (v *volume) prepare(number int) (_ *segment, err error) {
-	path := segmentPath(v.dir, number)
+func (v *volume) prepare(number int) (*segment, error) {
+	seg, err := v.zeroed(segmentPath(v.dir, number), v.bytes)
+	if err != nil {
+		return nil, err
+	}
+	seg.number = number
+	return seg, nil
+}
+
+// zeroed makes a file of so many zeros.
+func (v *volume) zeroed(path string, size int64) (_ *segment, err error) {
 	f, err := v.create(path)
 	if err != nil {
 		return nil, fmt.Errorf("create segment: %w", err)
@@ -92,8 +159,8 @@ func (v *volume) prepare(number int) (_ *segment, err error) {
 		}
 	}()
 	zeros := make([]byte, 1<<20)
-	for off := int64(0); off < v.bytes; off += int64(len(zeros)) {
-		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), v.bytes-off)], off); err != nil {
+	for off := int64(0); off < size; off += int64(len(zeros)) {
+		if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), size-off)], off); err != nil {
 			return nil, err
 		}
 	}
@@ -107,7 +174,7 @@ func (v *volume) prepare(number int) (_ *segment, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return &segment{number: number, file: f, place: place{path, info}, size: v.bytes}, nil
+	return &segment{file: f, place: place{path, info}, size: size}, nil
 }
 
 // prepareSpare closes a segment that is done with and makes the next one.
@@ -152,8 +219,12 @@ func (v *volume) roll() error {
 		next.seg, next.err = v.prepare(v.cur.number + 1)
 	}
 	if next.err != nil {
-		v.spare <- next
-		return next.err
+		seg, err := v.useReserve(v.cur.number + 1)
+		if err != nil {
+			v.spare <- next
+			return errors.Join(next.err, err)
+		}
+		next.seg = seg
 	}
 	done := v.cur
 	v.cur = next.seg
@@ -192,8 +263,12 @@ func (v *volume) write(buf []byte) error {
 // displaced, it leaves everything as it is.
 func (v *volume) close() error {
 	next := <-v.spare
+	reserve := v.reserve
 	if err := v.check(); err != nil {
 		v.cur.poisoned = true
+		if reserve != nil {
+			err = errors.Join(err, reserve.file.Close())
+		}
 		err = errors.Join(err, v.cur.seal())
 		if next.seg != nil {
 			err = errors.Join(err, next.seg.file.Close())
@@ -201,8 +276,10 @@ func (v *volume) close() error {
 		return err
 	}
 	err := v.cur.seal()
-	if next.seg != nil {
-		err = errors.Join(err, next.seg.file.Close(), os.Remove(next.seg.place.path))
+	for _, unused := range []*segment{next.seg, reserve} {
+		if unused != nil {
+			err = errors.Join(err, unused.file.Close(), os.Remove(unused.place.path))
+		}
 	}
 	return errors.Join(err, syncDir(filepath.Join(v.dir, walDir)))
 }

@@ -122,6 +122,7 @@ type auditConfig struct {
 
 	Witnesses tlog.Witnesses `yaml:"witnesses"`
 	Retention time.Duration  `yaml:"retention"` // of records; 0: for ever
+	Grace     time.Duration  `yaml:"grace"`     // that running requests have when the log takes no more; 10 s if 0
 }
 
 type limitsConfig struct {

@@ -45,7 +45,7 @@ func (p *gatewayProcess) watchProcess(meters metric.MeterProvider) error {
 		bundles    = seconds("sallyport.identity.federation.age", "Time since the bundle of a federated trust domain was fetched.")
 		keys       = seconds("sallyport.identity.keys.age", "Time since the issuer's keys were confirmed.")
 		checkpoint = seconds("sallyport.audit.checkpoint.age", "Time since the log's checkpoint was published; an idle log publishes each minute.")
-		halted     = flag("sallyport.audit.halted", "1 if the log takes no records, so that nothing is forwarded.")
+		halted     = flag("sallyport.audit.halted", "1 if the log takes no decisions, so that nothing is forwarded.")
 		info       = flag("sallyport.build", "1, for the program that runs.")
 		policy     = flag("sallyport.policy", "1, for the policy that is active.")
 	)
@@ -67,7 +67,7 @@ func (p *gatewayProcess) watchProcess(meters metric.MeterProvider) error {
 			o.ObserveFloat64(checkpoint, time.Since(st.ModTime()).Seconds())
 		}
 		stopped := int64(0)
-		if p.log.Err() != nil {
+		if p.log.Err() != nil || !p.log.Short().IsZero() {
 			stopped = 1
 		}
 		o.ObserveInt64(halted, stopped)

@@ -25,6 +25,11 @@ const (
 	drainTime = 30 * time.Second
 	// lastWords is how long they have then, to tell their callers and the log.
 	lastWords = 5 * time.Second
+	// logGrace is how long requests may go on while the log takes no decisions,
+	// where the configuration does not say, and logCheck how often that is
+	// looked at.
+	logGrace = 10 * time.Second
+	logCheck = time.Second
 )
 
 // run serves until ctx ends, lets running requests end, and closes everything.
@@ -34,6 +39,7 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 	group.Go(func() error { return p.follow(running) })
 	group.Go(func() error { p.doubts.run(running); return nil })
 	group.Go(func() error { p.shared.run(running); return nil })
+	group.Go(func() error { p.heedLog(running); return nil })
 	group.Go(func() error { return ignoreCancelled(p.denials.Run(running, time.Minute)) })
 	listeners := []net.Listener{p.public, p.admin}
 	for i, s := range p.servers {
@@ -55,6 +61,31 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 	})
 	p.logger.Info("serving", "address", p.public.Addr().String(), "log", p.log.Head().Size)
 	return errors.Join(group.Wait(), p.close())
+}
+
+// heedLog ends what is being served once the log has taken no decisions for the
+// configured grace: how a request goes on should be on record too. New ones are
+// refused by the log itself.
+func (p *gatewayProcess) heedLog(ctx context.Context) {
+	tick := time.NewTicker(logCheck)
+	defer tick.Stop()
+	var since time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		switch {
+		case p.log.Err() == nil && p.log.Short().IsZero():
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+			p.logger.Error("the audit log takes no decisions: requests end soon", "grace", p.grace)
+		case time.Since(since) >= p.grace:
+			p.gateway.EndAll()
+		}
+	}
 }
 
 // drain stops taking requests and lets those there are end: first it says that

@@ -61,6 +61,7 @@ type gatewayProcess struct {
 	servers  []*http.Server
 	draining atomic.Bool
 	patience time.Duration // while draining
+	grace    time.Duration // once the log takes no decisions
 	mode     audit.Durability
 	denials  *audit.Denials
 	exports  *export.Exporter
@@ -71,7 +72,7 @@ type gatewayProcess struct {
 // buildGateway makes a gateway from its configuration: the one place that knows
 // which part is plugged into which. A new authenticator is one line here.
 func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (_ *gatewayProcess, err error) {
-	p := &gatewayProcess{logger: logger, cfg: cfg, patience: cmp.Or(cfg.Limits.Drain, drainTime), mode: audit.Durability(cfg.Audit.Mode)}
+	p := &gatewayProcess{logger: logger, cfg: cfg, patience: cmp.Or(cfg.Limits.Drain, drainTime), grace: cmp.Or(cfg.Audit.Grace, logGrace), mode: audit.Durability(cfg.Audit.Mode)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())

@@ -1,0 +1,95 @@
+package tlog
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// untilShort appends until the log is in its reserve, and returns the decisions
+// that are still open.
+func untilShort(t *testing.T, l *Log) (open []*audit.Record) {
+	t.Helper()
+	for i := 0; l.Short().IsZero(); i++ {
+		d := decision(i)
+		if _, err := l.Append(t.Context(), d); err != nil {
+			if l.Short().IsZero() {
+				t.Fatal(err)
+			}
+			return open
+		}
+		open = append(open, d)
+	}
+	return open
+}
+
+func TestAFullDiskTakesWhatIsOwedAndNothingNew(t *testing.T) {
+	d := &disk{}
+	cfg := testConfig(t, testKey(t))
+	cfg.create, cfg.CheckpointEvery = d.create, 10*time.Millisecond
+	l := mustOpen(t, cfg)
+	await(t, "ready with a spare segment", func() bool { return len(l.main.spare) == 1 })
+	d.set(func() { d.full = true })
+	open := untilShort(t, l)
+	for range 3 {
+		if _, err := l.Append(t.Context(), decision(1)); !errors.Is(err, audit.ErrUnavailable) || !strings.Contains(err.Error(), "space") {
+			t.Errorf("a decision on a full disk: %v", err)
+		}
+	}
+	if err := l.Ready(audit.Strict); err == nil {
+		t.Error("a log without space says that it is ready")
+	}
+	if err := l.Err(); err != nil {
+		t.Errorf("halted: %v", err)
+	}
+	ended := open[len(open)-20:]
+	for _, r := range ended {
+		o := outcomeOf(r)
+		o.Status, o.Reason, o.Outcome.Status = audit.StatusError, "audit_unavailable", audit.StatusError
+		mustAppend(t, l, o)
+	}
+	d.set(func() { d.full = false })
+	await(t, "out of its reserve", func() bool { return l.Short().IsZero() })
+	mustAppend(t, l, decision(2))
+	if err := l.Ready(audit.Strict); err != nil {
+		t.Error(err)
+	}
+	mustClose(t, l)
+	g := gaps(t, cfg.Dir)
+	if len(g) != 1 || g[0].Reason != audit.GapHalted || g[0].Refused < 3 || g[0].Until < g[0].Since || g[0].Since == 0 {
+		t.Errorf("the gap is recorded as %+v", g)
+	}
+	if report := mustVerify(t, cfg); report.Gaps != 1 || report.Outcomes != len(ended) {
+		t.Errorf("report %+v", report)
+	}
+	mustClose(t, mustOpen(t, cfg))
+	mustVerify(t, cfg)
+}
+
+func TestALogThatStopsInItsReserveIsRecovered(t *testing.T) {
+	d := &disk{}
+	cfg := testConfig(t, testKey(t))
+	cfg.create = d.create
+	l := mustOpen(t, cfg)
+	await(t, "ready with a spare segment", func() bool { return len(l.main.spare) == 1 })
+	d.set(func() { d.full = true })
+	open := untilShort(t, l)
+	mustAppend(t, l, outcomeOf(open[0]))
+	// The reserve is used up in the end, and then the log halts.
+	o := outcomeOf(open[1])
+	o.Detail = strings.Repeat("x", 30<<10)
+	for l.Err() == nil {
+		if _, err := l.Append(t.Context(), o); err != nil && !errors.Is(err, audit.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+	l.Close()
+	d.set(func() { d.full = false })
+	mustClose(t, mustOpen(t, cfg))
+	if report := mustVerify(t, cfg); report.Unresolved != 0 || report.Boots != 2 {
+		t.Errorf("report %+v", report)
+	}
+}
