@@ -2,9 +2,10 @@ package audit
 
 // The reasons of a gap.
 const (
-	GapRefused    = "witness_refused" // a witness holds something else than the log says
-	GapReanchored = "reanchored"      // this log goes on for one whose state was lost
-	GapHalted     = "halted"          // records were refused for a while, for want of space
+	GapRefused     = "witness_refused" // a witness holds something else than the log says
+	GapReanchored  = "reanchored"      // this log goes on for one whose state was lost
+	GapHalted      = "halted"          // records were refused for a while, for want of space
+	GapBoundedLost = "bounded_lost"    // bounded records that had been let go were not written
 )
 
 // Gap is the event of a gap record: something that the log cannot show, and

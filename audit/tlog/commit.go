@@ -286,5 +286,6 @@ func (l *Log) halt(batch []*entry, err error) {
 	}
 	if lost > 0 {
 		l.log.Error("bounded audit records were lost", "records", lost)
+		l.rememberLost(lost)
 	}
 }

@@ -65,6 +65,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -337,6 +338,9 @@ func (l *Log) enterService(rec *recovered) error {
 			return err
 		}
 	}
+	if err := l.recordLost(); err != nil {
+		return err
+	}
 	event, err := json.Marshal(bootEvent{
 		PreviousSize: rec.state.tree.size, PreviousRoot: rec.state.tree.root(),
 		Clean: rec.clean, TornBytes: rec.torn, Unresolved: len(rec.open), Key: l.cfg.Key.VerifierKey(),
@@ -344,8 +348,13 @@ func (l *Log) enterService(rec *recovered) error {
 	if err != nil {
 		return fmt.Errorf("encode boot record: %w", err)
 	}
-	_, err = l.Append(context.Background(), &audit.Record{Kind: audit.KindBoot, ID: audit.NewID(), Gateway: &l.cfg.Boot, Event: event})
-	return err
+	if _, err = l.Append(context.Background(), &audit.Record{Kind: audit.KindBoot, ID: audit.NewID(), Gateway: &l.cfg.Boot, Event: event}); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(l.cfg.Dir, lostFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget what was lost: %w", err)
+	}
+	return nil
 }
 
 // Head returns the newest durable state.

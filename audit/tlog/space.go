@@ -3,6 +3,10 @@ package tlog
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
@@ -81,4 +85,41 @@ func (l *Log) recoverSpace() {
 	if err != nil {
 		l.log.Error("the gap is not recorded", "error", err)
 	}
+}
+
+// lostFile says how many bounded records a log had let go and did not write when
+// it was halted, for the next start to record.
+const lostFile = "lost"
+
+// rememberLost does what can be done on a disk that fails.
+func (l *Log) rememberLost(records int) {
+	if l.main.lock.check() != nil {
+		return
+	}
+	raw, err := json.Marshal(audit.Gap{Reason: audit.GapBoundedLost, Records: uint64(records), Until: time.Now().UnixMicro()})
+	if err == nil {
+		err = replaceFile(filepath.Join(l.cfg.Dir, lostFile), raw, true)
+	}
+	if err != nil {
+		l.log.Error("how many were lost is not kept", "error", err)
+	}
+}
+
+// recordLost records what the run before lost.
+func (l *Log) recordLost() error {
+	path := filepath.Join(l.cfg.Dir, lostFile)
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read what was lost: %w", err)
+	}
+	if !json.Valid(raw) { // it was cut short: that something was lost remains
+		raw = json.RawMessage(`{"reason":"` + audit.GapBoundedLost + `"}`)
+	}
+	if err := l.note(&audit.Record{Kind: audit.KindGap, ID: audit.NewID(), Gateway: &l.cfg.Boot, Event: raw}); err != nil {
+		return err
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package tlog
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -92,4 +93,35 @@ func TestALogThatStopsInItsReserveIsRecovered(t *testing.T) {
 	if report := mustVerify(t, cfg); report.Unresolved != 0 || report.Boots != 2 {
 		t.Errorf("report %+v", report)
 	}
+}
+
+func TestBoundedRecordsThatWereLostAreSaidToBe(t *testing.T) {
+	d := &disk{}
+	cfg := testConfig(t, testKey(t))
+	cfg.create = d.create
+	l := mustOpen(t, cfg)
+	await(t, "ready with a spare segment", func() bool { return len(l.main.spare) == 1 })
+	release := d.hang(t)
+	for i := range 5 {
+		r := decision(i)
+		r.Durability = audit.Bounded
+		mustAppend(t, l, r)
+	}
+	// The move is noticed once the sync has ended, and nothing can be written.
+	move(t, filepath.Join(cfg.Dir, walDir), filepath.Join(cfg.Dir, "taken"))
+	release()
+	await(t, "halted", func() bool { return l.Err() != nil })
+	l.Close()
+	move(t, filepath.Join(cfg.Dir, "taken"), filepath.Join(cfg.Dir, walDir))
+	cfg.create = nil
+	mustClose(t, mustOpen(t, cfg))
+	g := gaps(t, cfg.Dir)
+	if len(g) != 1 || g[0].Reason != audit.GapBoundedLost || g[0].Records == 0 || g[0].Records > 5 {
+		t.Errorf("gaps %+v", g)
+	}
+	mustClose(t, mustOpen(t, cfg))
+	if g := gaps(t, cfg.Dir); len(g) != 1 {
+		t.Errorf("it is said %d times", len(g))
+	}
+	mustVerify(t, cfg)
 }
