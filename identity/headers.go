@@ -140,15 +140,20 @@ func isToken(s string) bool {
 		return false
 	}
 	for i := range len(s) {
-		c := s[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._~+/=", c) >= 0:
-		default:
+		if !token68[s[i]] {
 			return false
 		}
 	}
 	return true
 }
+
+// token68 are the bytes that a token may have.
+var token68 = func() (may [256]bool) {
+	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/=") {
+		may[c] = true
+	}
+	return may
+}()
 
 // urlCredentials are query parameters that ask to be taken for a credential.
 var urlCredentials = []string{"access-token", "authorization", "api-key", "apikey", "x-api-key"}

@@ -194,10 +194,10 @@ func TestHostileProofs(t *testing.T) {
 		{"typ JWT", func(d *draft) { d.header["typ"] = "JWT" }, nil, "typ is not"},
 		{"typ of an access token", func(d *draft) { d.header["typ"] = "at+jwt" }, nil, "typ is not"},
 		{"no typ", func(d *draft) { delete(d.header, "typ") }, nil, "typ is not"},
-		{"alg none", func(d *draft) { d.header["alg"] = "none" }, nil, `"none" is not one`},
+		{"alg none", func(d *draft) { d.header["alg"] = "none" }, nil, `"none" is not accepted`},
 		{"the public key as a secret", func(d *draft) {
 			d.header["alg"], d.method, d.key = "HS256", jwt.SigningMethodHS256, []byte(fmt.Sprint(d.header["jwk"]))
-		}, nil, `"HS256" is not one`},
+		}, nil, `"HS256" is not accepted`},
 		{"no key in it", func(d *draft) { delete(d.header, "jwk") }, nil, "no key"},
 		{"a key that is a string", func(d *draft) { d.header["jwk"] = "x" }, nil, "not an object"},
 		{"a key that is null", func(d *draft) { d.header["jwk"] = nil }, nil, "not an object"},

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -46,9 +47,9 @@ type Token struct {
 
 // Header is a JOSE header.
 type Header struct {
-	Algorithm string `json:"alg"`
-	KeyID     string `json:"kid"`
-	Type      string `json:"typ"`
+	Algorithm string // alg
+	KeyID     string // kid
+	Type      string // typ
 }
 
 // forbidden are header parameters that bring their own keys, change what is
@@ -59,6 +60,10 @@ var forbidden = []string{
 	"enc", "epk", "apu", "apv", "p2s", "p2c", "iv", "tag",
 }
 
+// Algorithms are the signature algorithms that a token may have: asymmetric ones
+// all. Which of them count is for the caller to narrow.
+var Algorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+
 // jwkParameter carries the signer's key. Only a proof of its possession has it.
 const jwkParameter = "jwk"
 
@@ -66,32 +71,33 @@ var headerNames = append([]string{"alg", "kid", "typ"}, forbidden...)
 
 // Parse reads a JWT. It must have a signature and name its key.
 func Parse(text string) (*Token, error) {
-	t, names, err := read(text)
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := names[jwkParameter]; ok {
-		return nil, notAccepted(jwkParameter)
-	}
-	if !identity.IsIdentifier(t.Header.KeyID) {
-		return nil, errors.New("header: kid is missing or odd")
-	}
-	return t, nil
+	t, _, err := read(text, func(h *Header, names map[string]jsontext.Value) error {
+		if _, ok := names[jwkParameter]; ok {
+			return notAccepted(jwkParameter)
+		}
+		if !identity.IsIdentifier(h.KeyID) {
+			return errors.New("header: kid is missing or odd")
+		}
+		return nil
+	})
+	return t, err
 }
 
 // ParseProof reads a JWT that carries the public key of its signer, as a DPoP
 // proof does (RFC 9449 §4.2). The key has been read but proves nothing yet.
 func ParseProof(text string) (*Token, *JWK, error) {
-	t, names, err := read(text)
+	t, names, err := read(text, func(_ *Header, names map[string]jsontext.Value) error {
+		if _, ok := names[jwkParameter]; !ok {
+			return errors.New("header: no key in it")
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	raw, ok := names[jwkParameter]
-	if !ok {
-		return nil, nil, errors.New("header: no key in it")
-	}
-	var members map[string]jsontext.Value
-	if err := json.Unmarshal(raw, &members); err != nil || members == nil {
+	raw := names[jwkParameter]
+	members, err := membersOf(raw)
+	if err != nil {
 		return nil, nil, errors.New("header: jwk is not an object")
 	}
 	var key JWK
@@ -101,8 +107,9 @@ func ParseProof(text string) (*Token, *JWK, error) {
 	return t, &key, nil
 }
 
-// read takes a JWT apart, and returns the members of its header too.
-func read(text string) (*Token, map[string]jsontext.Value, error) {
+// read takes a JWT apart, and returns the members of its header too. What is
+// wrong with a header, by admits too, is found before anything else is looked at.
+func read(text string, admits func(*Header, map[string]jsontext.Value) error) (*Token, map[string]jsontext.Value, error) {
 	if len(text) > maxTokenBytes {
 		return nil, nil, fmt.Errorf("longer than %d bytes", maxTokenBytes)
 	}
@@ -112,13 +119,9 @@ func read(text string) (*Token, map[string]jsontext.Value, error) {
 		return nil, nil, errors.New("not three parts: no signed JWT")
 	}
 	t := &Token{Signed: text[:len(head)+1+len(body)]}
-	var err error
-	if t.signature, err = unbase64(signature); err != nil {
-		return nil, nil, fmt.Errorf("signature: %w", err)
-	}
-	raw, names, err := object(head)
+	_, names, err := object(head)
 	if err == nil {
-		err = decode(raw, names, headerNames, &t.Header)
+		err = t.Header.read(names)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("header: %w", err)
@@ -128,11 +131,45 @@ func read(text string) (*Token, map[string]jsontext.Value, error) {
 			return nil, nil, notAccepted(name)
 		}
 	}
+	if !slices.Contains(Algorithms, t.Header.Algorithm) {
+		return nil, nil, fmt.Errorf("header: algorithm %.16q is not accepted", t.Header.Algorithm)
+	}
+	if err := admits(&t.Header, names); err != nil {
+		return nil, nil, err
+	}
+	if t.signature, err = unbase64(signature); err != nil {
+		return nil, nil, fmt.Errorf("signature: %w", err)
+	}
 	if t.payload, t.Members, err = object(body); err != nil {
 		return nil, nil, fmt.Errorf("claims: %w", err)
 	}
 	return t, names, nil
 }
+
+// read takes the parameters that mean something here.
+func (h *Header) read(members map[string]jsontext.Value) error {
+	if err := checkNames(members, headerNames); err != nil {
+		return err
+	}
+	for _, p := range [...]struct {
+		name string
+		into *string
+	}{{"alg", &h.Algorithm}, {"kid", &h.KeyID}, {"typ", &h.Type}} {
+		value, ok := members[p.name]
+		if !ok {
+			continue
+		}
+		text, err := jsontext.AppendUnquote(nil, value)
+		if err != nil || value.Kind() != '"' {
+			return errUnexpectedType
+		}
+		*p.into = string(text)
+	}
+	return nil
+}
+
+// errUnexpectedType does not quote the value, as the library's text may.
+var errUnexpectedType = errors.New("a value of an unexpected type")
 
 func notAccepted(name string) error { return fmt.Errorf("header: parameter %q is not accepted", name) }
 
@@ -170,14 +207,48 @@ func object(part string) ([]byte, map[string]jsontext.Value, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := scan(raw); err != nil {
+	if err := bounded(raw); err != nil {
 		return nil, nil, err
 	}
-	var members map[string]jsontext.Value
-	if err := json.Unmarshal(raw, &members); err != nil || members == nil {
-		return nil, nil, errors.New("not a JSON object")
+	members, err := membersOf(raw)
+	return raw, members, err
+}
+
+var (
+	errNotObject = errors.New("not a JSON object")
+	errMalformed = errors.New("malformed JSON, or a name given twice")
+)
+
+// membersOf reads an object and nothing after it. The decoder refuses repeated
+// names, at every depth, and invalid UTF-8. Values are parts of raw.
+func membersOf(raw []byte) (map[string]jsontext.Value, error) {
+	d := jsontext.NewDecoder(bytes.NewBuffer(raw))
+	if open, err := d.ReadToken(); err != nil {
+		return nil, errMalformed
+	} else if open.Kind() != '{' {
+		return nil, errNotObject
 	}
-	return raw, members, nil
+	members := make(map[string]jsontext.Value, 16)
+	for d.PeekKind() == '"' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return nil, errMalformed
+		}
+		key := name.String()
+		value, err := d.ReadValue()
+		if err != nil {
+			return nil, errMalformed
+		}
+		end := d.InputOffset()
+		members[key] = jsontext.Value(raw[end-int64(len(value)) : end : end])
+	}
+	if _, err := d.ReadToken(); err != nil { // the end, or what is wrong
+		return nil, errMalformed
+	}
+	if _, err := d.ReadToken(); err != io.EOF {
+		return nil, errNotObject // more than one
+	}
+	return members, nil
 }
 
 // unbase64 takes the one spelling that its bytes have.
@@ -194,34 +265,47 @@ func decode(raw []byte, members map[string]jsontext.Value, names []string, into 
 		return err
 	}
 	if err := json.Unmarshal(raw, into); err != nil {
-		// The library's text may quote the value.
-		return errors.New("a value of an unexpected type")
+		return errUnexpectedType
 	}
 	return nil
 }
 
-// scan walks the whole text. The decoder refuses repeated names and invalid
-// UTF-8; depth and number are bounded here.
-func scan(raw []byte) error {
-	d := jsontext.NewDecoder(bytes.NewReader(raw))
-	for count := 0; ; count++ {
-		_, err := d.ReadToken()
+// bounded counts depth and values before anything is built of them. It need not
+// know well-formed text from other, which the decoder refuses.
+func bounded(raw []byte) error {
+	depth, count := 0, 0
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '"':
+			for i++; i < len(raw) && raw[i] != '"'; i++ {
+				if raw[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			depth++
+			count++
+		case '}', ']':
+			depth--
+		case ',', ':':
+			count++
+		}
 		switch {
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return errors.New("malformed JSON, or a name given twice")
-		case d.StackDepth() > maxDepth:
+		case depth > maxDepth:
 			return fmt.Errorf("nested deeper than %d", maxDepth)
 		case count > maxMembers:
 			return fmt.Errorf("more than %d names and values", maxMembers)
 		}
 	}
+	return nil
 }
 
 // checkNames refuses names that differ from each other, or from one of those
 // given, in spelling alone.
 func checkNames(members map[string]jsontext.Value, names []string) error {
+	if plain(members) {
+		return nil // each is its own folding
+	}
 	folded := make(map[string]bool, len(members))
 	for name := range members {
 		fold := strings.ToLower(strings.ToUpper(name)) // long s, kelvin sign and the like included
@@ -231,9 +315,22 @@ func checkNames(members map[string]jsontext.Value, names []string) error {
 		folded[fold] = true
 	}
 	for _, name := range names {
-		if _, exact := members[name]; folded[name] && !exact {
+		if _, exact := members[name]; folded[strings.ToLower(name)] && !exact {
 			return fmt.Errorf("%q in another spelling", name)
 		}
 	}
 	return nil
+}
+
+// plain reports whether all names are of ASCII without upper case. No two such
+// names differ in case alone.
+func plain(members map[string]jsontext.Value) bool {
+	for name := range members {
+		for i := range len(name) {
+			if c := name[i]; c >= 0x80 || 'A' <= c && c <= 'Z' {
+				return false
+			}
+		}
+	}
+	return true
 }

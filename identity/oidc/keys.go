@@ -23,7 +23,7 @@ type key struct {
 }
 
 // fits reports whether the key may verify a signature of the algorithm.
-func (k key) fits(algorithm string) bool {
+func (k *key) fits(algorithm string) bool {
 	return (k.algorithm == "" || k.algorithm == algorithm) && jws.Fits(k.public, algorithm)
 }
 
@@ -31,7 +31,7 @@ func (k key) fits(algorithm string) bool {
 // of the algorithms, and keys too weak to, are left out with a reason in
 // skipped; so is every key of an ID that two different keys claim. A set of
 // which nothing remains is an error.
-func parseKeys(raw []byte, algorithms []string) (keys map[string]key, skipped []string, err error) {
+func parseKeys(raw []byte, algorithms []string) (keys map[string]*key, skipped []string, err error) {
 	var set struct {
 		Keys []jws.JWK `json:"keys"`
 	}
@@ -41,7 +41,7 @@ func parseKeys(raw []byte, algorithms []string) (keys map[string]key, skipped []
 	if len(set.Keys) > maxKeys {
 		return nil, nil, fmt.Errorf("more than %d keys", maxKeys)
 	}
-	keys = make(map[string]key, len(set.Keys))
+	keys = make(map[string]*key, len(set.Keys))
 	contested := make(map[string]bool)
 	for _, j := range set.Keys {
 		k, err := keyOf(&j, algorithms)
@@ -49,10 +49,10 @@ func parseKeys(raw []byte, algorithms []string) (keys map[string]key, skipped []
 			skipped = append(skipped, fmt.Sprintf("%.64q: %v", j.ID, err))
 			continue
 		}
-		if other, ok := keys[j.ID]; ok && !other.equal(k) {
+		if other, ok := keys[j.ID]; ok && !other.equal(&k) {
 			contested[j.ID] = true
 		}
-		keys[j.ID] = k
+		keys[j.ID] = &k
 	}
 	for id := range contested {
 		delete(keys, id)
@@ -64,7 +64,7 @@ func parseKeys(raw []byte, algorithms []string) (keys map[string]key, skipped []
 	return keys, skipped, nil
 }
 
-func (k key) equal(other key) bool {
+func (k *key) equal(other *key) bool {
 	public, ok := k.public.(interface{ Equal(crypto.PublicKey) bool })
 	return ok && k.algorithm == other.algorithm && public.Equal(other.public)
 }

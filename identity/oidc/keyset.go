@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -50,11 +51,17 @@ type keySet struct {
 	log        *slog.Logger
 	allowance  *rate.Limiter
 
-	mu      sync.Mutex // guards what follows
-	keys    map[string]key
-	fetched time.Time            // when keys were last confirmed; zero if never
+	confirmed atomic.Pointer[confirmed] // nil before the first fetch
+
+	mu      sync.Mutex           // guards what follows
 	misses  map[string]time.Time // key IDs that the issuer did not know, and when
 	current *fetching            // nil when no fetch is under way
+}
+
+// confirmed is the keys as they were fetched. It does not change.
+type confirmed struct {
+	keys map[string]*key
+	at   time.Time
 }
 
 // fetching is a fetch that any number of callers wait for.
@@ -82,17 +89,18 @@ func newKeySet(config Config, options Options) (*keySet, error) {
 
 // find returns the key with the ID given. A key that is known is never fetched
 // again for a token's sake, whatever its signature turns out to be.
-func (s *keySet) find(ctx context.Context, id string) (key, error) {
+func (s *keySet) find(ctx context.Context, id string) (*key, error) {
+	seen := s.confirmed.Load()
 	if k, ok := s.lookUp(id); ok {
 		return k, nil
 	}
 	if s.missed(id) {
-		return key{}, s.unknown()
+		return nil, s.unknown()
 	}
 	// Whoever fetches fetches for all: a flood of unknown IDs can spend the
 	// allowance, but a rotated key is found no later than when it is next
 	// earned.
-	err := s.renew(ctx, func() bool { return s.allowance.AllowN(s.clock(), 1) })
+	err := s.renew(ctx, seen, func() bool { return s.allowance.AllowN(s.clock(), 1) })
 	if k, ok := s.lookUp(id); ok {
 		return k, nil
 	}
@@ -102,7 +110,7 @@ func (s *keySet) find(ctx context.Context, id string) (key, error) {
 	case !errors.Is(err, errAllowance):
 		s.log.Warn("keys could not be renewed for a token with an unknown key", "error", err)
 	}
-	return key{}, s.unknown()
+	return nil, s.unknown()
 }
 
 // unknown is the answer for a key that is not there: bad if the set may be
@@ -115,13 +123,12 @@ func (s *keySet) unknown() error {
 }
 
 // lookUp finds a key among those that may be believed.
-func (s *keySet) lookUp(id string) (key, bool) {
-	if s.usable() != nil {
-		return key{}, false
+func (s *keySet) lookUp(id string) (*key, bool) {
+	c := s.confirmed.Load()
+	if c == nil || s.clock().Sub(c.at) > maxStale {
+		return nil, false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k, ok := s.keys[id]
+	k, ok := c.keys[id]
 	return k, ok
 }
 
@@ -138,9 +145,24 @@ func (s *keySet) usable() error {
 }
 
 func (s *keySet) age() (time.Duration, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.clock().Sub(s.fetched), !s.fetched.IsZero()
+	c := s.confirmed.Load()
+	if c == nil {
+		return 0, false
+	}
+	return s.clock().Sub(c.at), true
+}
+
+// confirm puts fetched keys in place. A key that was there before stays the same
+// one, so that tokens known to be good by it are known further.
+func (s *keySet) confirm(keys map[string]*key) {
+	if before := s.confirmed.Load(); before != nil {
+		for id, k := range keys {
+			if known := before.keys[id]; known != nil && known.equal(k) {
+				keys[id] = known
+			}
+		}
+	}
+	s.confirmed.Store(&confirmed{keys: keys, at: s.clock()})
 }
 
 func (s *keySet) missed(id string) bool {
@@ -163,14 +185,20 @@ func (s *keySet) miss(id string) {
 // refresh fetches the keys. Those that the issuer no longer lists are gone
 // afterwards; a failure keeps the old ones.
 func (s *keySet) refresh(ctx context.Context) error {
-	return s.renew(ctx, func() bool { return true })
+	return s.renew(ctx, s.confirmed.Load(), func() bool { return true })
 }
 
-// renew joins the fetch under way, or starts one if allowed.
-func (s *keySet) renew(ctx context.Context, allowed func() bool) error {
+// renew joins the fetch under way, or starts one if allowed. Where the keys are
+// no longer those that the caller has seen, somebody else's fetch has just ended
+// and serves it too.
+func (s *keySet) renew(ctx context.Context, seen *confirmed, allowed func() bool) error {
 	s.mu.Lock()
 	call := s.current
 	if call == nil {
+		if s.confirmed.Load() != seen {
+			s.mu.Unlock()
+			return nil
+		}
 		if !allowed() {
 			s.mu.Unlock()
 			return errAllowance
@@ -196,14 +224,14 @@ func (s *keySet) run(ctx context.Context, call *fetching) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		s.keys, s.fetched = keys, s.clock()
+		s.confirm(keys)
 	}
 	call.err = err
 	s.current = nil
 	close(call.done)
 }
 
-func (s *keySet) load(ctx context.Context) (map[string]key, error) {
+func (s *keySet) load(ctx context.Context) (map[string]*key, error) {
 	raw, err := s.fetch(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("fetch keys: %w", err)

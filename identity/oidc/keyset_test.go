@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -334,24 +333,4 @@ func TestKeysAreRenewedInTheBackground(t *testing.T) {
 			t.Errorf("after a bad file: %v", err)
 		}
 	})
-}
-
-func BenchmarkVerify(b *testing.B) {
-	idp := newProvider(b, jwkOf("ec", signing().ec.Public()))
-	v := newVerifier(b, nil, idp.config())
-	tokens := make([]string, 64)
-	for i := range tokens {
-		d := newDraft(idp.URL)
-		d.claims["sub"], d.claims["jti"] = fmt.Sprint("user", i), strings.Repeat("j", i)
-		tokens[i] = d.sign(b)
-	}
-	i := 0
-	for b.Loop() {
-		i++
-		r := httptest.NewRequest(http.MethodPost, "/", nil)
-		r.Header.Set("Authorization", "Bearer "+tokens[i%len(tokens)])
-		if _, err := v.Authenticate(b.Context(), r); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

@@ -31,9 +31,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
-
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/jws"
 )
 
 // Config describes one issuer.
@@ -81,9 +80,6 @@ const (
 	longestMaxLifetime = 24 * time.Hour
 )
 
-// supported are the asymmetric algorithms that a Config may pin.
-var supported = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
-
 // The values of SenderConstraint.
 const (
 	boundToCertificate = "mtls"
@@ -97,6 +93,7 @@ var constraints = []string{"", "none", boundToCertificate, boundToKey, boundToEi
 // concurrent use.
 type Verifier struct {
 	issuers map[string]*issuer
+	good    cache
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
@@ -105,7 +102,6 @@ type Verifier struct {
 type issuer struct {
 	config Config
 	keys   *keySet
-	parser *jwt.Parser
 	clock  func() time.Time
 }
 
@@ -155,22 +151,7 @@ func newIssuer(config Config, options Options) (*issuer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &issuer{
-		config: config,
-		keys:   keys,
-		clock:  options.Clock,
-		parser: jwt.NewParser(
-			jwt.WithValidMethods(config.Algorithms),
-			jwt.WithIssuer(config.URL),
-			jwt.WithAudience(config.Audience),
-			jwt.WithExpirationRequired(),
-			jwt.WithIssuedAt(),
-			jwt.WithLeeway(leeway),
-			jwt.WithStrictDecoding(),
-			jwt.WithJSONNumber(),
-			jwt.WithTimeFunc(options.Clock),
-		),
-	}, nil
+	return &issuer{config: config, keys: keys, clock: options.Clock}, nil
 }
 
 // Check returns every problem of c, joined, each as "field: what is wrong". It
@@ -190,8 +171,8 @@ func (c Config) Check() error {
 		problems = append(problems, errors.New("algorithms: at least one is required"))
 	}
 	for _, a := range c.Algorithms {
-		if !slices.Contains(supported, a) {
-			problems = append(problems, fmt.Errorf("algorithms: %q is not one of %s", a, strings.Join(supported, ", ")))
+		if !slices.Contains(jws.Algorithms, a) {
+			problems = append(problems, fmt.Errorf("algorithms: %q is not one of %s", a, strings.Join(jws.Algorithms, ", ")))
 		}
 	}
 	if (c.JWKSURL == "") == (c.JWKSFile == "") {
@@ -294,30 +275,70 @@ func (v *Verifier) Verify(ctx context.Context, token string) (identity.Principal
 }
 
 func (v *Verifier) verify(ctx context.Context, token string) (identity.Principal, error) {
-	parsed, err := parse(token)
+	// Only a text that begins like a good token is worth a digest.
+	head, _, _ := strings.Cut(token, ".")
+	var digest [sha256.Size]byte
+	like := v.good.begins(head)
+	if like {
+		digest = sha256.Sum256([]byte(token))
+		if known := v.good.get(digest); known != nil {
+			if known.holds() {
+				return known.principal, nil
+			}
+			v.good.drop(digest)
+		}
+	}
+	fresh, err := v.judge(ctx, token)
 	if err != nil {
 		return identity.Principal{}, err
 	}
-	i := v.issuers[parsed.claims.Issuer]
+	if !like {
+		digest = sha256.Sum256([]byte(token))
+		v.good.begin(head)
+	}
+	v.good.put(digest, fresh)
+	return fresh.principal, nil
+}
+
+// holds reports whether a token that was good still is: it has not ended, and
+// the key that verified it is still its issuer's, and believed.
+func (c *cached) holds() bool {
+	k, ok := c.issuer.keys.lookUp(c.keyID)
+	return ok && k == c.key && c.times.check(c.issuer.clock()) == nil
+}
+
+// judge reads and verifies a token.
+func (v *Verifier) judge(ctx context.Context, token string) (*cached, error) {
+	read, err := jws.Parse(token)
+	if err != nil {
+		return nil, err
+	}
+	i := v.issuers[issuerOf(read)]
 	if i == nil {
-		return identity.Principal{}, errors.New("issuer is not one of ours")
+		return nil, errors.New("issuer is not one of ours")
+	}
+	parsed, err := claimsOf(read)
+	if err != nil {
+		return nil, err
 	}
 	if err := i.admits(parsed); err != nil {
-		return identity.Principal{}, err
+		return nil, err
 	}
 	key, err := i.keys.find(ctx, parsed.Header.KeyID)
 	if err != nil {
-		return identity.Principal{}, err
+		return nil, err
 	}
 	if !key.fits(parsed.Header.Algorithm) {
-		return identity.Principal{}, errors.New("the key is not one for the token's algorithm")
+		return nil, errors.New("the key is not one for the token's algorithm")
 	}
-	// A second reading by the library, which checks signature and times. Were
-	// it to read something else than parse did, parse would have refused it.
-	if _, err := i.parser.ParseWithClaims(token, jwt.MapClaims{}, func(*jwt.Token) (any, error) { return key.public, nil }); err != nil {
-		return identity.Principal{}, err
+	if err := parsed.Verify(key.public); err != nil {
+		return nil, err
 	}
-	return i.principal(parsed)
+	p, err := i.principal(parsed)
+	if err != nil {
+		return nil, err
+	}
+	return &cached{principal: p, issuer: i, times: parsed.claims.times(), keyID: parsed.Header.KeyID, key: key}, nil
 }
 
 // admits holds a token against the issuer's rules before its signature is
@@ -350,7 +371,7 @@ func (i *issuer) admits(t *token) error {
 	case len(i.config.Clients) > 0 && !slices.Contains(i.config.Clients, c.client()):
 		return errors.New("its client is not one of ours")
 	}
-	return nil
+	return c.times().check(i.clock())
 }
 
 // boundAsRequired holds a token's binding against the issuer's constraint.

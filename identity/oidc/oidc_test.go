@@ -103,11 +103,17 @@ func newProvider(t testing.TB, keys ...map[string]any) *provider {
 
 func (p *provider) publish(t testing.TB, keys ...map[string]any) {
 	t.Helper()
+	set := setOf(t, keys...)
+	p.answer(func(w http.ResponseWriter, _ *http.Request) { w.Write(set) })
+}
+
+func setOf(t testing.TB, keys ...map[string]any) []byte {
+	t.Helper()
 	set, err := json.Marshal(map[string]any{"keys": keys})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.answer(func(w http.ResponseWriter, _ *http.Request) { w.Write(set) })
+	return set
 }
 
 func (p *provider) answer(f http.HandlerFunc) { p.serve.Store(&f) }

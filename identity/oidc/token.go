@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -109,12 +110,21 @@ var claimNames = []string{
 	"act", "may_act", "cnf", "label", "typ", "at_hash", "idtyp", "gty",
 }
 
-// parse reads an access token strictly and verifies nothing.
-func parse(text string) (*token, error) {
-	read, err := jws.Parse(text)
-	if err != nil {
-		return nil, err
+// issuerOf is the issuer that a token names, or "".
+func issuerOf(read *jws.Token) string {
+	raw, ok := read.Members["iss"]
+	if !ok || raw.Kind() != '"' {
+		return ""
 	}
+	issuer, err := jsontext.AppendUnquote(nil, raw)
+	if err != nil {
+		return ""
+	}
+	return string(issuer)
+}
+
+// claimsOf reads the claims of an access token strictly and verifies nothing.
+func claimsOf(read *jws.Token) (*token, error) {
 	t := &token{Token: read}
 	if cnf, ok := read.Members["cnf"]; ok && cnf.Kind() != '{' {
 		return nil, errBound // null too, which decodes to no binding
@@ -123,6 +133,30 @@ func parse(text string) (*token, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// times are when a token is good.
+type times struct{ notBefore, issued, expires time.Time }
+
+func (c *claims) times() times {
+	t := times{issued: c.IssuedAt.Time, expires: c.Expires.Time}
+	if c.NotBefore != nil {
+		t.notBefore = c.NotBefore.Time
+	}
+	return t
+}
+
+// check says why a token is not good now, or nil. Clocks may disagree a little.
+func (t times) check(now time.Time) error {
+	switch {
+	case !now.Before(t.expires.Add(leeway)):
+		return errors.New("it has expired")
+	case now.Add(leeway).Before(t.notBefore):
+		return errors.New("it is not valid yet")
+	case now.Add(leeway).Before(t.issued):
+		return errors.New("it was used before issued")
+	}
+	return nil
 }
 
 // bound is the binding as the chain checks it.

@@ -4,6 +4,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"testing"
+
+	"github.com/sallyport-ai/sallyport/identity/jws"
 )
 
 // What parse accepts, a lax reader reads alike: encoding/json compares names
@@ -25,9 +27,16 @@ func FuzzParse(f *testing.F) {
 	f.Add(`{"alg":"ES256","kid":"ec","Kid":"evil"}`, `{}`)
 	f.Fuzz(func(t *testing.T, header, claims string) {
 		encode := base64.RawURLEncoding.EncodeToString
-		got, err := parse(encode([]byte(header)) + "." + encode([]byte(claims)) + ".c2ln")
+		read, err := jws.Parse(encode([]byte(header)) + "." + encode([]byte(claims)) + ".c2ln")
 		if err != nil {
 			return
+		}
+		got, err := claimsOf(read)
+		if err != nil {
+			return
+		}
+		if issuerOf(read) != got.claims.Issuer {
+			t.Fatalf("issuer %q at first sight, %q then", issuerOf(read), got.claims.Issuer)
 		}
 		var lax struct {
 			Alg string `json:"alg"`
