@@ -267,12 +267,19 @@ func digestOf(targets []fleet.Target) string {
 }
 
 // retain closes the connections to replicas that are gone.
-func (p *gatewayProcess) retain(targets []fleet.Target) {
-	addresses := make(map[string]bool, len(targets))
+func (p *gatewayProcess) retain(targets []fleet.Target) { p.upstream.Retain(listed(targets)) }
+
+// listed tells the replicas that are among the targets, where one without an ID
+// may be whoever proved itself there.
+func listed(targets []fleet.Target) func(upstream.Replica) bool {
+	ids := make(map[string]string, len(targets))
 	for _, t := range targets {
-		addresses[t.Address] = true
+		ids[t.Address] = t.ID
 	}
-	p.upstream.Retain(func(r upstream.Replica) bool { return addresses[r.Address] })
+	return func(r upstream.Replica) bool {
+		id, ok := ids[r.Address]
+		return ok && (id == "" || id == r.ID)
+	}
 }
 
 func (p *gatewayProcess) recordChange(ctx context.Context, ch change) {

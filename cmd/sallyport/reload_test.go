@@ -13,6 +13,8 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/gateway/upstream"
+	"github.com/sallyport-ai/sallyport/routing/fleet"
 )
 
 // newWorld is a running demonstration in a directory short enough for sockets.
@@ -238,5 +240,23 @@ func TestReplicasAreFoundInAFile(t *testing.T) {
 	eligible(r0, r1)
 	if c := nextChange(t, w, 1); c.Action != "replicas" || c.Cause != "discovery" || c.Result != "applied" {
 		t.Errorf("%+v", c)
+	}
+}
+
+func TestConnectionsAreKeptOnlyToReplicasThatAreStillListed(t *testing.T) {
+	keep := listed([]fleet.Target{
+		{Address: "10.0.0.1:9101", ID: "spiffe://example.org/pool/a/r0"},
+		{Address: "10.0.0.2:9101"}, // pinned to whoever proved itself first
+	})
+	for r, want := range map[upstream.Replica]bool{
+		{Address: "10.0.0.1:9101", ID: "spiffe://example.org/pool/a/r0"}: true,
+		{Address: "10.0.0.1:9101", ID: "spiffe://example.org/pool/a/r1"}: false,
+		{Address: "10.0.0.2:9101", ID: "spiffe://example.org/pool/b/r7"}: true,
+		{Address: "10.0.0.3:9101", ID: "spiffe://example.org/pool/a/r0"}: false,
+		{}: false,
+	} {
+		if keep(r) != want {
+			t.Errorf("%+v: kept %v", r, !want)
+		}
 	}
 }

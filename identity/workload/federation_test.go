@@ -238,6 +238,18 @@ func TestAnAuthorityThatLeftTheBundleIsNotBelieved(t *testing.T) {
 	}
 }
 
+func TestAKeyForCertificatesIsNoneForTokens(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t, false)
+	e.bundle.SetJWTAuthorities(nil)
+	e.serves(t, e.bundle)
+	ours := e.federated(t)
+	waitFor(t, "the partner's bundle", func() bool { return knows(ours) })
+	if b, err := ours.GetJWTBundleForTrustDomain(partner); err != nil || len(b.JWTAuthorities()) != 0 {
+		t.Errorf("the keys of its JWT-SVIDs: %v, %v", b.JWTAuthorities(), err)
+	}
+}
+
 func TestABundleIsNotBelievedForEver(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t, true)

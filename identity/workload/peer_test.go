@@ -50,13 +50,18 @@ func newCA(t *testing.T) *ca {
 
 func (c *ca) leaf(t *testing.T, change func(*x509.Certificate)) *x509.Certificate {
 	t.Helper()
+	return c.leafOf(t, c.key, change)
+}
+
+func (c *ca) leafOf(t *testing.T, key *ecdsa.PrivateKey, change func(*x509.Certificate)) *x509.Certificate {
+	t.Helper()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Minute),
 		URIs:     []*url.URL{{Scheme: "spiffe", Host: "example.org", Path: "/app"}},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	change(template)
-	der, err := x509.CreateCertificate(rand.Reader, template, c.cert, c.key.Public(), c.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, c.cert, key.Public(), c.key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,8 +77,11 @@ func spiffeURL(host, path string) []*url.URL {
 }
 
 func TestALeafMustHoldWhatAnSVIDHolds(t *testing.T) {
-	trusted, foreign := newCA(t), newCA(t)
-	bundles := x509bundle.FromX509Authorities(domain, []*x509.Certificate{trusted.cert})
+	trusted, federated, foreign := newCA(t), newCA(t), newCA(t)
+	bundles := x509bundle.NewSet(
+		x509bundle.FromX509Authorities(domain, []*x509.Certificate{trusted.cert}),
+		x509bundle.FromX509Authorities(partner, []*x509.Certificate{federated.cert}),
+	)
 	for _, c := range []struct {
 		claim  string
 		ca     *ca
@@ -88,6 +96,24 @@ func TestALeafMustHoldWhatAnSVIDHolds(t *testing.T) {
 		{"an absent extended key usage is no permission", trusted, func(c *x509.Certificate) { c.ExtKeyUsage = nil }, false},
 		{"an ID over 2048 bytes is refused", trusted, func(c *x509.Certificate) { c.URIs = spiffeURL("example.org", "/"+strings.Repeat("a", 2048)) }, false},
 		{"a trust domain over 255 bytes is refused", trusted, func(c *x509.Certificate) { c.URIs = spiffeURL(strings.Repeat("a", 256), "/app") }, false},
+		{"a leaf that may sign certificates is refused", trusted, func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCertSign }, false},
+		{"a leaf that may sign revocations is refused", trusted, func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCRLSign }, false},
+		{"a second URI name of another kind is refused", trusted, func(c *x509.Certificate) {
+			c.URIs = append(c.URIs, &url.URL{Scheme: "https", Host: "example.org", Path: "/app"})
+		}, false},
+		{"a URI name of another scheme is refused", trusted, func(c *x509.Certificate) { c.URIs[0].Scheme = "https" }, false},
+		{"a trust domain in capitals is refused", trusted, func(c *x509.Certificate) { c.URIs = spiffeURL("EXAMPLE.org", "/app") }, false},
+		{"an ID with a port is refused", trusted, func(c *x509.Certificate) { c.URIs = spiffeURL("example.org:443", "/app") }, false},
+		{"an ID with a user is refused", trusted, func(c *x509.Certificate) { c.URIs[0].User = url.User("root") }, false},
+		{"an ID with a query is refused", trusted, func(c *x509.Certificate) { c.URIs[0].RawQuery = "as=root" }, false},
+		{"an ID with a fragment is refused", trusted, func(c *x509.Certificate) { c.URIs[0].Fragment = "root" }, false},
+		{"an ID with an encoded path is refused", trusted, func(c *x509.Certificate) { c.URIs[0].RawPath, c.URIs[0].Path = "/%61pp", "/app" }, false},
+		{"an ID that climbs is refused", trusted, func(c *x509.Certificate) { c.URIs[0].Path = "/x/../app" }, false},
+		{"an ID with an empty segment is refused", trusted, func(c *x509.Certificate) { c.URIs[0].Path = "//app" }, false},
+		{"an ID that ends in a slash is refused", trusted, func(c *x509.Certificate) { c.URIs[0].Path = "/app/" }, false},
+		{"our trust domain by a federated one's authority is refused", federated, func(*x509.Certificate) {}, false},
+		{"a federated trust domain by its own authority passes", federated, func(c *x509.Certificate) { c.URIs = spiffeURL("partner.example", "/app") }, true},
+		{"a federated trust domain by our authority is refused", trusted, func(c *x509.Certificate) { c.URIs = spiffeURL("partner.example", "/app") }, false},
 		{"two URI names are refused", trusted, func(c *x509.Certificate) { c.URIs = append(c.URIs, c.URIs[0]) }, false},
 		{"no URI name is refused", trusted, func(c *x509.Certificate) { c.URIs = nil }, false},
 		{"another trust domain is refused", trusted, func(c *x509.Certificate) { c.URIs = spiffeURL("example.com", "/app") }, false},
@@ -103,6 +129,33 @@ func TestALeafMustHoldWhatAnSVIDHolds(t *testing.T) {
 		}
 		if err != nil && (!errors.Is(err, workload.ErrPeerIdentity) || !id.IsZero()) {
 			t.Errorf("%s: refused with %v and ID %v", c.claim, err, id)
+		}
+	}
+}
+
+func TestALeafIsForItsSideOfTLSAndIssuesNothing(t *testing.T) {
+	trusted := newCA(t)
+	bundles := x509bundle.FromX509Authorities(domain, []*x509.Certificate{trusted.cert})
+	client := trusted.leaf(t, func(*x509.Certificate) {})
+	server := trusted.leaf(t, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} })
+	issuer := newCA(t) // of the key of a leaf
+	issuer.cert = trusted.leafOf(t, issuer.key, func(c *x509.Certificate) { c.Subject.CommonName = "leaf" })
+	below := issuer.leaf(t, func(*x509.Certificate) {})
+	for _, c := range []struct {
+		claim string
+		chain []*x509.Certificate
+		usage x509.ExtKeyUsage
+		ok    bool
+	}{
+		{"a client's as a client", []*x509.Certificate{client}, x509.ExtKeyUsageClientAuth, true},
+		{"a client's as a server", []*x509.Certificate{client}, x509.ExtKeyUsageServerAuth, false},
+		{"a server's as a server", []*x509.Certificate{server}, x509.ExtKeyUsageServerAuth, true},
+		{"a server's as a client", []*x509.Certificate{server}, x509.ExtKeyUsageClientAuth, false},
+		{"one that a leaf has issued", []*x509.Certificate{below, issuer.cert}, x509.ExtKeyUsageClientAuth, false},
+		{"none", nil, x509.ExtKeyUsageClientAuth, false},
+	} {
+		if id, err := workload.VerifyPeer(c.chain, bundles, c.usage, time.Now()); (err == nil) != c.ok {
+			t.Errorf("%s: %v, %v", c.claim, id, err)
 		}
 	}
 }
