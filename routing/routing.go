@@ -82,6 +82,7 @@ const (
 	SVIDMismatch     Reason = "svid_mismatch"
 	NoSVID           Reason = "no_svid"
 	Unhealthy        Reason = "unhealthy"
+	Draining         Reason = "draining"
 	Breaker          Reason = "breaker"
 	NoHeadroom       Reason = "no_headroom"
 	ModelMissing     Reason = "model_missing"

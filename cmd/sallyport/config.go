@@ -149,6 +149,7 @@ type relayConfig struct {
 	Gateways    []gatewayMember `yaml:"gateways"`
 	SaltKeyFile string          `yaml:"salt_key_file"`
 	SaltDomain  string          `yaml:"salt_domain"`
+	Drain       time.Duration   `yaml:"drain"` // how long running requests have to end after a stop was asked for
 	Log         relayLogConfig  `yaml:"log"`
 }
 

@@ -503,7 +503,7 @@ func buildRelay(ctx context.Context, cfg relayConfig, logger *slog.Logger) (*rel
 		Listen: cfg.Listen.Address, Source: source, Pool: cfg.Pool,
 		Engine:        cfg.relayEngine(),
 		AllowUnpinned: cfg.Environment == "demo",
-		SaltKeyFile:   cfg.SaltKeyFile, SaltDomain: cfg.SaltDomain,
+		SaltKeyFile:   cfg.SaltKeyFile, SaltDomain: cfg.SaltDomain, Drain: cfg.Drain,
 		Log:   relay.LogFiles{Dir: cfg.Log.Dir, KeyFile: cfg.Log.KeyFile},
 		Admin: cfg.Admin.Address, Logger: logger,
 	}

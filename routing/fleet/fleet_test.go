@@ -562,6 +562,28 @@ func (r *relay) on(f *Fleet, rank uint32, tokens []uint32, blocks int) {
 	})
 }
 
+func TestADrainingReplicaGetsNothingNewUntilItIsBack(t *testing.T) {
+	f, relays, _ := two(t)
+	running := reserve(t, f, ask(prompt(1, 100)))
+	told := func(on bool) {
+		relays[0].say(func() *residencyv1.Frame {
+			return &residencyv1.Frame{Body: &residencyv1.Frame_Drain{Drain: &residencyv1.Drain{Draining: on}}}
+		})
+	}
+	told(true)
+	until(t, "it drains", func() bool { return f.status(0).Excluded == routing.Draining })
+	for i := range 20 {
+		res := reserve(t, f, ask(prompt(uint64(i), 100)))
+		if res.Replica.ID != base+"r1" || res.Placement.Excluded[routing.Draining] != 1 {
+			t.Fatalf("placed on %s, excluded %v", res.Replica.ID, res.Placement.Excluded)
+		}
+	}
+	running.FirstToken(time.Now())
+	running.Finish(Result{}) // what runs is not touched
+	told(false)
+	until(t, "it is back", func() bool { return f.status(0).Excluded == "" })
+}
+
 func TestARankThatCanBeChosenIsATarget(t *testing.T) {
 	a := newAuthority(t)
 	r := a.relay(t, base+"r0", "general", "127.0.0.1:0")

@@ -41,6 +41,7 @@ type replica struct {
 
 	epoch     string
 	hello     *residencyv1.Hello // of this session or the last; never nil
+	draining  bool               // its relay asks for nothing new
 	whole     bool               // the snapshot of this session is complete
 	ranks     []rankState
 	onRank    []rankWork // our own work, per epoch
@@ -97,8 +98,11 @@ func (r *replica) excluded(req *Request, sole uint64, now time.Time) routing.Rea
 
 // state says why r takes no requests of any kind.
 func (r *replica) state(now time.Time) routing.Reason {
-	if r.down != "" {
+	switch {
+	case r.down != "":
 		return r.down
+	case r.draining:
+		return routing.Draining
 	}
 	return r.breaker.state(now)
 }

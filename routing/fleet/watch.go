@@ -268,6 +268,8 @@ func (s *session) apply(f *residencyv1.Frame) error {
 		s.f.mu.Lock()
 		s.r.report(b.Load)
 		s.f.mu.Unlock()
+	case *residencyv1.Frame_Drain:
+		s.drain(b.Drain.GetDraining())
 	case *residencyv1.Frame_Heartbeat:
 		s.f.mu.Lock()
 		s.r.lagMS = max(b.Heartbeat.GetEventLagUs(), 0) / 1000
@@ -305,7 +307,7 @@ func (s *session) hello(epoch string, h *residencyv1.Hello) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r.newEpoch(epoch)
-	r.hello, r.whole, r.refusing = h, false, false
+	r.hello, r.whole, r.refusing, r.draining = h, false, false, false
 	r.load = new(residencyv1.Load)
 	r.ranks = make([]rankState, h.GetRanks())
 	if len(r.onRank) != len(r.ranks) {
@@ -403,6 +405,14 @@ func (s *session) count() {
 	s.r.blocks, s.r.refusing = blocks, refused > 0
 	s.r.blocksIn += s.in
 	s.in = 0
+}
+
+func (s *session) drain(on bool) {
+	s.f.mu.Lock()
+	s.r.draining = on
+	s.r.gen++
+	s.f.mu.Unlock()
+	s.f.log.Info("replica told", "pool", s.r.target.Pool, "replica", s.id, "draining", on)
 }
 
 func (s *session) state(st *residencyv1.State) {

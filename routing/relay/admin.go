@@ -41,12 +41,14 @@ func (c *counters) lagged() {
 	c.behind++
 }
 
-// adminRoutes is the admin listener: no secrets, no prompts, no changes.
+// adminRoutes is the admin listener: no secrets, no prompts, and one switch.
 func (r *Relay) adminRoutes() http.Handler {
 	mux := chi.NewRouter()
 	mux.Get("/healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") })
 	mux.Get("/readyz", r.ready)
 	mux.Get("/metrics", r.metrics)
+	mux.Post("/drain", r.drainTo(true))
+	mux.Post("/resume", r.drainTo(false))
 	return mux
 }
 
@@ -60,13 +62,14 @@ func say(w http.ResponseWriter, status int, text string) {
 func (r *Relay) ready(w http.ResponseWriter, _ *http.Request) {
 	err := r.cfg.Source.Ready()
 	in := r.engineInfo()
+	draining, _ := r.drain.state()
 	switch {
 	case err != nil:
 		say(w, http.StatusServiceUnavailable, err.Error()+"\n")
 	case in == nil:
 		say(w, http.StatusServiceUnavailable, "engine not ready\n")
-	case r.stopping.Load():
-		say(w, http.StatusServiceUnavailable, "stopping\n")
+	case draining:
+		say(w, http.StatusServiceUnavailable, "draining\n")
 	default:
 		say(w, http.StatusOK, fmt.Sprintf("ready: %d isolated routes\n", len(in.routes)))
 	}
@@ -101,6 +104,14 @@ func (r *Relay) metrics(w http.ResponseWriter, _ *http.Request) {
 	for _, td := range slices.Sorted(maps.Keys(ages)) {
 		p.sample(fmt.Sprintf("trust_domain=%q", td), ages[td].Seconds())
 	}
+	p.family("draining", "gauge")
+	draining := 0
+	if on, _ := r.drain.state(); on {
+		draining = 1
+	}
+	p.sample("", draining)
+	p.family("requests_under_way", "gauge")
+	p.sample("", r.underWay.Load())
 	p.family("isolated_routes", "gauge")
 	routes := 0
 	if in := r.engineInfo(); in != nil {

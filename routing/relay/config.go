@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
@@ -32,9 +33,11 @@ type Config struct {
 	// SaltDomain is the one cache domain that routes serve whose salt isolation
 	// is not proven. Empty: such routes serve nobody.
 	SaltDomain string
-	Log        LogFiles     // of tickets served; an empty Dir keeps none
-	Admin      string       // host:port for health and metrics; empty: none
-	Logger     *slog.Logger // nil discards
+	// Drain is how long a relay that is to stop lets running requests end; 0: 20 s.
+	Drain  time.Duration
+	Log    LogFiles     // of tickets served; an empty Dir keeps none
+	Admin  string       // host:port for health and metrics; empty: none
+	Logger *slog.Logger // nil discards
 }
 
 // Engine is the inference engine beside the relay.

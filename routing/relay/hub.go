@@ -161,6 +161,13 @@ func (h *hub) unsubscribe(sub *subscriber) {
 	delete(h.subs, sub)
 }
 
+// subscribers is how many Watches there are.
+func (h *hub) subscribers() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.subs)
+}
+
 // close ends the timer's work.
 func (h *hub) close() {
 	h.mu.Lock()

@@ -26,8 +26,9 @@ const (
 	// replayTickets bounds the tickets that are remembered at once: about
 	// 7,000 requests a second for as long as a ticket lives.
 	replayTickets = 256 << 10
-	// stopGrace is how long running requests may take to end.
-	stopGrace = 5 * time.Second
+	// stopGrace is how long the servers may take to end once nothing is to be
+	// waited for any more.
+	stopGrace = time.Second
 )
 
 // Relay is one relay, listening but not serving until Run.
@@ -56,7 +57,8 @@ type Relay struct {
 	info     *info         // nil while the engine is not ready
 	epochEnd chan struct{} // closed when info is replaced
 
-	stopping atomic.Bool
+	drain    drain
+	underWay atomic.Int64 // requests
 	unused   unused
 }
 
@@ -69,6 +71,9 @@ func New(cfg Config) (*Relay, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Drain <= 0 {
+		cfg.Drain = drainGrace
 	}
 	id := cfg.Source.ID()
 	if id.IsZero() {
@@ -166,15 +171,16 @@ func (r *Relay) EventsAddr() string {
 // Epoch names this process in tickets and frames.
 func (r *Relay) Epoch() string { return r.epoch }
 
-// Run serves until ctx ends or a listener breaks. Running requests may then
-// take a few seconds to end; the log is closed last.
-func (r *Relay) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+// Run serves until ctx ends or a listener breaks. When ctx ends the relay first
+// drains: gateways are told, and running requests may end; the log is closed
+// last.
+func (r *Relay) Run(asked context.Context) error {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
 	var work sync.WaitGroup
 	front := newFront(r.lis, r.tls, r.log)
 	web := &http.Server{
-		Handler: http.HandlerFunc(r.forward), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: inFlight(&r.underWay, r.forward), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog:  slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
 		ConnState: r.unused.note,
 	}
@@ -202,7 +208,12 @@ func (r *Relay) Run(ctx context.Context) error {
 	work.Go(func() { r.mind(ctx) })
 	r.followEvents(ctx, &work)
 	r.log.Info("relay serving", "id", r.id, "address", r.Addr(), "pool", r.cfg.Pool, "epoch", r.epoch)
-	<-ctx.Done()
+	select {
+	case <-ctx.Done():
+	case <-asked.Done():
+		r.drainOut()
+		cancel(nil)
+	}
 	return r.stop(ctx, front, web, rpc, &work)
 }
 
@@ -223,7 +234,6 @@ func (r *Relay) followEvents(ctx context.Context, work *sync.WaitGroup) {
 }
 
 func (r *Relay) stop(ctx context.Context, front *front, web *http.Server, rpc *grpc.Server, work *sync.WaitGroup) error {
-	r.stopping.Store(true)
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	front.close()

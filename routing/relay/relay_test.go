@@ -4,12 +4,15 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/routing/fleet"
 	"github.com/sallyport-ai/sallyport/routing/ticket"
 )
 
@@ -107,16 +110,28 @@ func TestAWatchEndsWithTheSVIDThatOpenedIt(t *testing.T) {
 	}
 }
 
-func TestStoppingTellsSubscribersAndLetsRequestsEnd(t *testing.T) {
-	f := newFaulty(t)
-	entered, leave := make(chan struct{}), make(chan struct{})
+// slow makes the engine's answers wait: entered is closed when the first has
+// come, and it ends when leave is closed.
+func slow(f *faulty) (entered, leave chan struct{}) {
+	entered, leave = make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(entered) })
 	f.answer = func(w http.ResponseWriter, _ *http.Request) {
-		close(entered)
+		_, _ = io.WriteString(w, "begun, ")
+		_ = http.NewResponseController(w).Flush()
+		once()
 		<-leave
 		_, _ = io.WriteString(w, "whole")
 	}
+	return entered, leave
+}
+
+func TestStoppingTellsGatewaysAndLetsRequestsEnd(t *testing.T) {
+	f := newFaulty(t)
+	entered, leave := slow(f)
 	w := newWorld(t, withEngine(f))
 	w.ready()
+	flt := w.fleetOf()
+	eventually(t, "the replica is watched", func() bool { return flt.Replicas()[0].Excluded == "" })
 	stream, book := w.watch(t.Context()), newPicturebook(t)
 	if err := follow(stream, book, func() bool { return book.ready }); err != nil {
 		t.Fatal(err)
@@ -129,15 +144,102 @@ func TestStoppingTellsSubscribersAndLetsRequestsEnd(t *testing.T) {
 	<-entered
 	stopped := make(chan error, 1)
 	go func() { stopped <- w.stop() }()
+	if err := follow(stream, book, func() bool { return book.draining }); err != nil {
+		t.Fatal(err)
+	}
+	ask := fleet.Request{Pools: []string{"general"}, Model: "small", Domain: "d", Operation: string(chatRoute), PromptTokens: 10}
+	eventually(t, "the gateway excludes it", func() bool {
+		_, err := flt.Reserve(t.Context(), ask)
+		return err != nil && strings.Contains(err.Error(), "draining 1")
+	})
+	close(leave)
+	if text := <-got; text != "begun, whole" {
+		t.Errorf("the request got %q", text)
+	}
 	if err := follow(stream, book, func() bool { return false }); status.Code(err) != codes.Unavailable {
 		t.Errorf("the watch ended with %v", err)
 	}
-	close(leave)
-	if text := <-got; text != "whole" {
-		t.Errorf("the request got %q", text)
-	}
 	if err := <-stopped; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestARequestThatOutlastsTheDrainIsCut(t *testing.T) {
+	f := newFaulty(t)
+	entered, leave := slow(f)
+	defer close(leave)
+	w := newWorld(t, func(c *Config) {
+		c.Engine.URL = f.URL
+		c.Drain = 50 * time.Millisecond
+	})
+	w.ready()
+	got := make(chan error, 1)
+	go func() {
+		resp, err := w.client.Do(w.request(t.Context(), chatRoute.path(), w.sign(w.ticketFor(chatBody)), chatBody))
+		if err == nil {
+			_, err = io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+		}
+		got <- err
+	}()
+	<-entered
+	if err := w.stop(); err != nil {
+		t.Error(err)
+	}
+	if err := <-got; err == nil {
+		t.Error("a cut answer looked whole")
+	}
+}
+
+func TestAnOperatorDrainsAReplicaAndTakesItBack(t *testing.T) {
+	f := newFaulty(t)
+	w := newWorld(t, func(c *Config) {
+		c.Engine.URL = f.URL
+		c.Admin = "127.0.0.1:0"
+	})
+	w.ready()
+	flt := w.fleetOf()
+	is := func(want routing.Reason) func() bool {
+		return func() bool { return flt.Replicas()[0].Excluded == want }
+	}
+	eventually(t, "the replica is watched", is(""))
+	admin := func(method, path string) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+w.relay.AdminAddr()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	if code := admin(http.MethodGet, "/drain"); code != http.StatusMethodNotAllowed {
+		t.Errorf("a look drains: %d", code)
+	}
+	for range 2 {
+		if code := admin(http.MethodPost, "/drain"); code != http.StatusOK {
+			t.Fatal(code)
+		}
+		eventually(t, "it drains", is(routing.Draining))
+		if code := admin(http.MethodGet, "/readyz"); code != http.StatusServiceUnavailable {
+			t.Errorf("ready while draining: %d", code)
+		}
+		// What a gateway had sent before it knew is served.
+		if code, text := w.post(w.sign(w.ticketFor(chatBody)), chatBody); code != http.StatusOK {
+			t.Errorf("%d %s", code, text)
+		}
+		// Who comes now is told at once.
+		book := newPicturebook(t)
+		if err := follow(w.watch(t.Context()), book, func() bool { return book.draining }); err != nil {
+			t.Fatal(err)
+		}
+		if code := admin(http.MethodPost, "/resume"); code != http.StatusOK {
+			t.Fatal(code)
+		}
+		eventually(t, "it serves again", is(""))
 	}
 }
 

@@ -145,6 +145,12 @@ func (w *watch) send(ctx context.Context, sub *subscriber, pics []picture) error
 	if err := w.begin(pics); err != nil {
 		return err
 	}
+	draining, drainChanged := w.r.drain.state()
+	if draining {
+		if err := w.drain(true); err != nil {
+			return err
+		}
+	}
 	heart, load := time.NewTicker(heartbeatEvery), time.NewTicker(loadEvery)
 	defer heart.Stop()
 	defer load.Stop()
@@ -156,6 +162,9 @@ func (w *watch) send(ctx context.Context, sub *subscriber, pics []picture) error
 		case c := <-sub.changes:
 			err = w.change(c)
 			sub.waiting.Add(-int64(c.size()))
+		case <-drainChanged:
+			draining, drainChanged = w.r.drain.state()
+			err = w.drain(draining)
 		case <-load.C:
 			err = w.reportLoad()
 		case <-heart.C:
@@ -288,6 +297,10 @@ func (w *watch) state(rank int, s *streamState) error {
 	return w.frame(&residencyv1.Frame{Body: &residencyv1.Frame_State{State: &residencyv1.State{
 		Rank: uint32(rank), State: s.code, Reason: s.reason, OrphansPct: s.orphans,
 	}}})
+}
+
+func (w *watch) drain(on bool) error {
+	return w.frame(&residencyv1.Frame{Body: &residencyv1.Frame_Drain{Drain: &residencyv1.Drain{Draining: on}}})
 }
 
 // reportLoad sends the load if it is not what was sent last.

@@ -34,6 +34,8 @@ type picturebook struct {
 	load  *residencyv1.Load
 	nodes map[uint32]*page
 	beats int
+
+	draining bool
 }
 
 type page struct {
@@ -82,6 +84,8 @@ func (p *picturebook) take(f *residencyv1.Frame) {
 		p.load = b.Load
 	case *residencyv1.Frame_Heartbeat:
 		p.beats++
+	case *residencyv1.Frame_Drain:
+		p.draining = b.Drain.GetDraining()
 	}
 }
 
