@@ -100,6 +100,8 @@ func (j *JWK) rsa() (crypto.PublicKey, error) {
 		return nil, fmt.Errorf("RSA key of %d bits, not between %d and %d", modulus.BitLen(), minRSABits, maxRSABits)
 	case modulus.Bit(0) == 0:
 		return nil, errors.New("even RSA modulus")
+	case fromBrokenGenerator(modulus):
+		return nil, errors.New("RSA key of a generator that is known to be broken (ROCA)")
 	case exponent < minRSAExp || exponent%2 == 0 || exponent > 1<<31-1:
 		return nil, errors.New("weak RSA exponent")
 	}

@@ -13,6 +13,7 @@ package jws
 import (
 	"bytes"
 	"crypto"
+	"crypto/rsa"
 	"errors"
 	"fmt"
 	"io"
@@ -110,40 +111,48 @@ func ParseProof(text string) (*Token, *JWK, error) {
 // read takes a JWT apart, and returns the members of its header too. What is
 // wrong with a header, by admits too, is found before anything else is looked at.
 func read(text string, admits func(*Header, map[string]jsontext.Value) error) (*Token, map[string]jsontext.Value, error) {
-	if len(text) > maxTokenBytes {
-		return nil, nil, fmt.Errorf("longer than %d bytes", maxTokenBytes)
-	}
-	head, rest, _ := strings.Cut(text, ".")
-	body, signature, ok := strings.Cut(rest, ".")
-	if !ok || signature == "" || strings.Contains(signature, ".") {
-		return nil, nil, errors.New("not three parts: no signed JWT")
-	}
-	t := &Token{Signed: text[:len(head)+1+len(body)]}
-	_, names, err := object(head)
-	if err == nil {
-		err = t.Header.read(names)
-	}
+	t, names, body, err := open(text, admits)
 	if err != nil {
-		return nil, nil, fmt.Errorf("header: %w", err)
-	}
-	for _, name := range forbidden {
-		if _, ok := names[name]; ok && name != jwkParameter {
-			return nil, nil, notAccepted(name)
-		}
-	}
-	if !slices.Contains(Algorithms, t.Header.Algorithm) {
-		return nil, nil, fmt.Errorf("header: algorithm %.16q is not accepted", t.Header.Algorithm)
-	}
-	if err := admits(&t.Header, names); err != nil {
 		return nil, nil, err
-	}
-	if t.signature, err = unbase64(signature); err != nil {
-		return nil, nil, fmt.Errorf("signature: %w", err)
 	}
 	if t.payload, t.Members, err = object(body); err != nil {
 		return nil, nil, fmt.Errorf("claims: %w", err)
 	}
 	return t, names, nil
+}
+
+// open reads header and signature, and leaves the body alone.
+func open(text string, admits func(*Header, map[string]jsontext.Value) error) (t *Token, names map[string]jsontext.Value, body string, err error) {
+	if len(text) > maxTokenBytes {
+		return nil, nil, "", fmt.Errorf("longer than %d bytes", maxTokenBytes)
+	}
+	head, rest, _ := strings.Cut(text, ".")
+	body, signature, ok := strings.Cut(rest, ".")
+	if !ok || signature == "" || strings.Contains(signature, ".") {
+		return nil, nil, "", errors.New("not three parts: no signed JWT")
+	}
+	t = &Token{Signed: text[:len(head)+1+len(body)]}
+	if _, names, err = object(head); err == nil {
+		err = t.Header.read(names)
+	}
+	if err != nil {
+		return nil, nil, "", fmt.Errorf("header: %w", err)
+	}
+	for _, name := range forbidden {
+		if _, ok := names[name]; ok && name != jwkParameter {
+			return nil, nil, "", notAccepted(name)
+		}
+	}
+	if !slices.Contains(Algorithms, t.Header.Algorithm) {
+		return nil, nil, "", fmt.Errorf("header: algorithm %.16q is not accepted", t.Header.Algorithm)
+	}
+	if err := admits(&t.Header, names); err != nil {
+		return nil, nil, "", err
+	}
+	if t.signature, err = unbase64(signature); err != nil {
+		return nil, nil, "", fmt.Errorf("signature: %w", err)
+	}
+	return t, names, body, nil
 }
 
 // read takes the parameters that mean something here.
@@ -173,6 +182,21 @@ var errUnexpectedType = errors.New("a value of an unexpected type")
 
 func notAccepted(name string) error { return fmt.Errorf("header: parameter %q is not accepted", name) }
 
+// methods verify signatures of the [Algorithms].
+var methods = func() map[string]jwt.SigningMethod {
+	methods := make(map[string]jwt.SigningMethod, len(Algorithms))
+	for _, name := range Algorithms {
+		methods[name] = jwt.GetSigningMethod(name)
+		if pss, ok := methods[name].(*jwt.SigningMethodRSAPSS); ok {
+			// The library takes a salt of any length, RFC 7518 §3.5 one alone.
+			strict := *pss
+			strict.VerifyOptions = &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash}
+			methods[name] = &strict
+		}
+	}
+	return methods
+}()
+
 // ErrSignature says that a signature does not hold.
 var ErrSignature = errors.New("signature is invalid")
 
@@ -183,7 +207,7 @@ func (t *Token) Verify(public crypto.PublicKey) error {
 	if !Fits(public, t.Header.Algorithm) {
 		return errors.New("the key is not one for the token's algorithm")
 	}
-	method := jwt.GetSigningMethod(t.Header.Algorithm)
+	method := methods[t.Header.Algorithm]
 	if method == nil || method.Verify(t.Signed, t.signature, public) != nil {
 		return ErrSignature
 	}

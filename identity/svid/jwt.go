@@ -122,7 +122,7 @@ func (c *JWTConfig) principal(token identity.Token) (identity.Principal, error) 
 	if err := c.admits(read.Header.Type, &claims, time.Now()); err != nil {
 		return identity.Principal{}, err
 	}
-	id, err := c.verify(token.Value, read.Header, claims.Subject)
+	id, err := c.verify(token.Value, read, claims.Subject)
 	if err != nil {
 		return identity.Principal{}, err
 	}
@@ -164,7 +164,7 @@ func (c *JWTConfig) admits(kind string, claims *jwtClaims, now time.Time) error 
 }
 
 // verify checks subject and signature, and returns whose the token is.
-func (c *JWTConfig) verify(token string, header jws.Header, subject string) (spiffeid.ID, error) {
+func (c *JWTConfig) verify(token string, read *jws.Token, subject string) (spiffeid.ID, error) {
 	id, err := spiffeid.FromString(subject)
 	if err != nil {
 		return spiffeid.ID{}, err
@@ -179,12 +179,15 @@ func (c *JWTConfig) verify(token string, header jws.Header, subject string) (spi
 	if err != nil {
 		return spiffeid.ID{}, fmt.Errorf("%w: %w", identity.ErrUnavailable, err)
 	}
-	key, ok := bundle.FindJWTAuthority(header.KeyID)
+	key, ok := bundle.FindJWTAuthority(read.Header.KeyID)
 	if !ok {
 		return spiffeid.ID{}, errors.New("its trust domain has no such key")
 	}
-	if public, ok := key.(*rsa.PublicKey); !jws.Fits(key, header.Algorithm) || ok && public.N.BitLen() < minRSABits {
+	if public, ok := key.(*rsa.PublicKey); !jws.Fits(key, read.Header.Algorithm) || ok && public.N.BitLen() < minRSABits {
 		return spiffeid.ID{}, errors.New("the key is not one for the token's algorithm, or weak")
+	}
+	if err := read.Verify(key); err != nil {
+		return spiffeid.ID{}, err
 	}
 	// A second reading by the library. Were it to read something else than jws
 	// did, jws would have refused it.
