@@ -31,7 +31,7 @@ var allowed = map[string][]string{
 	"identity/svid":     {"identity/jws", "identity/workload"},
 	"routing":           {},
 	"routing/*":         {"routing/*"},
-	"routing/relay":     {"routing/*", "identity/workload", "audit", "audit/tlog"},
+	"routing/relay":     {"routing/*", "identity/workload", "audit", "audit/inbox", "audit/tlog"},
 	"routing/residency": {"routing/*", "identity/workload"},
 	"audit":             {},
 	"audit/*":           {"audit/*"},

@@ -19,6 +19,7 @@ func auditCommand() *cobra.Command {
 }
 
 func auditShowCommand() *cobra.Command {
+	var read reads
 	var asJSON bool
 	var from uint64
 	cmd := &cobra.Command{
@@ -26,6 +27,9 @@ func auditShowCommand() *cobra.Command {
 		Short: "List the records of a log, or print those of one decision whole",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := read.note(cmd, args, args[0]); err != nil {
+				return err
+			}
 			if len(args) == 2 {
 				entries, err := find(args[0], args[1], from)
 				if err != nil {
@@ -41,6 +45,7 @@ func auditShowCommand() *cobra.Command {
 			return listRecords(cmd.OutOrStdout(), args[0], from, asJSON)
 		},
 	}
+	read.flag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each record's exact bytes, one a line")
 	cmd.Flags().Uint64Var(&from, "from", 0, "first index")
 	return cmd

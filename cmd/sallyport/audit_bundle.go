@@ -32,6 +32,7 @@ const (
 )
 
 func auditBundleCommand() *cobra.Command {
+	var read reads
 	var b bundler
 	cmd := &cobra.Command{
 		Use:   "bundle DIR... --out PATH",
@@ -51,6 +52,9 @@ func auditBundleCommand() *cobra.Command {
 			if err := b.window.parse(time.Now()); err != nil {
 				return err
 			}
+			if err := read.note(cmd, args, append(slices.Clone(args), b.relays...)...); err != nil {
+				return err
+			}
 			n, err := b.make(args)
 			if err == nil {
 				fmt.Fprintf(cmd.OutOrStdout(), "%d records in %s\n", n, b.out)
@@ -58,6 +62,7 @@ func auditBundleCommand() *cobra.Command {
 			return err
 		},
 	}
+	read.flag(cmd)
 	b.pins.flag(cmd)
 	b.window.flags(cmd)
 	cmd.Flags().StringArrayVar(&b.relays, "relay-log", nil, "log of tickets that a relay served; may be given several times")

@@ -18,6 +18,7 @@ import (
 )
 
 func auditExplainCommand() *cobra.Command {
+	var read reads
 	var policies string
 	var asJSON bool
 	var from uint64
@@ -32,6 +33,9 @@ func auditExplainCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if policies == "" {
 				policies = policyArchive(args[0])
+			}
+			if err := read.note(cmd, args, args[0]); err != nil {
+				return err
 			}
 			entries, err := find(args[0], args[1], from)
 			if err != nil {
@@ -58,6 +62,7 @@ func auditExplainCommand() *cobra.Command {
 			return again.verdict()
 		},
 	}
+	read.flag(cmd)
 	cmd.Flags().StringVar(&policies, "policies", "", "directory of archived bundles; without it, the log's own")
 	cmd.Flags().Uint64Var(&from, "from", 0, "first index to look at")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, one attempt a line")

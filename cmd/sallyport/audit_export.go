@@ -49,6 +49,7 @@ func find(path, id string, from uint64) (found []tlog.Entry, err error) {
 }
 
 func auditExportCommand() *cobra.Command {
+	var read reads
 	var filter filterFlags
 	var from, to uint64
 	var out string
@@ -64,6 +65,9 @@ func auditExportCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := filter.parse(time.Now())
 			if err != nil {
+				return err
+			}
+			if err := read.note(cmd, args, args[0]); err != nil {
 				return err
 			}
 			o := excerpt.Options{From: from, To: to}
@@ -82,6 +86,7 @@ func auditExportCommand() *cobra.Command {
 			return err
 		},
 	}
+	read.flag(cmd)
 	filter.flags(cmd)
 	cmd.Flags().Uint64Var(&from, "from", 0, "first index")
 	cmd.Flags().Uint64Var(&to, "to", 0, "index to end before; without it, as far as the log is published")

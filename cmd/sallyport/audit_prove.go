@@ -14,6 +14,7 @@ import (
 const proofSuffix = ".tlog-proof"
 
 func auditProveCommand() *cobra.Command {
+	var read reads
 	var out string
 	var from uint64
 	cmd := &cobra.Command{
@@ -25,6 +26,9 @@ func auditProveCommand() *cobra.Command {
 			"offline, and so does other software that knows the form.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := read.note(cmd, args, args[0]); err != nil {
+				return err
+			}
 			entries, err := tlog.Find(args[0], args[1], from)
 			if err != nil {
 				return err
@@ -48,6 +52,7 @@ func auditProveCommand() *cobra.Command {
 			return nil
 		},
 	}
+	read.flag(cmd)
 	cmd.Flags().StringVar(&out, "out", ".", "directory to write to")
 	cmd.Flags().Uint64Var(&from, "from", 0, "first index to look at")
 	return cmd

@@ -13,6 +13,7 @@ import (
 )
 
 func auditQueryCommand() *cobra.Command {
+	var read reads
 	var filter filterFlags
 	var asJSON bool
 	var from uint64
@@ -25,6 +26,9 @@ func auditQueryCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := filter.parse(time.Now())
 			if err != nil {
+				return err
+			}
+			if err := read.note(cmd, args, args[0]); err != nil {
 				return err
 			}
 			matches := query.Select(records(args[0], from), f)
@@ -42,6 +46,7 @@ func auditQueryCommand() *cobra.Command {
 			return printMatches(tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0), matches)
 		},
 	}
+	read.flag(cmd)
 	filter.flags(cmd)
 	cmd.Flags().Uint64Var(&from, "from", 0, "first index to look at")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each record's exact bytes, one a line")

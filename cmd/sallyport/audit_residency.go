@@ -18,6 +18,7 @@ import (
 )
 
 func auditResidencyCommand() *cobra.Command {
+	var read reads
 	var r residencyCheck
 	cmd := &cobra.Command{
 		Use:   "residency --fleet FILE --tenant NAME --region NAME --month YYYY-MM",
@@ -27,8 +28,9 @@ func auditResidencyCommand() *cobra.Command {
 			"that was decided in that time, was served outside the region. It says what the answer rests on.\n" +
 			"It exits with 0 if none was, 1 if one was, and 2 if nobody can tell.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			r.v.out = io.Discard
+			r.v.read = func(paths ...string) { read.try(cmd, args, paths...) }
 			return r.run(cmd.OutOrStdout())
 		},
 	}

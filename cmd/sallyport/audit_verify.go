@@ -25,6 +25,7 @@ import (
 )
 
 func auditVerifyCommand() *cobra.Command {
+	var read reads
 	var v verification
 	cmd := &cobra.Command{
 		Use:   "verify (DIR | EXCERPT | BUNDLE | FILE.tlog-proof)... --key FILE",
@@ -37,6 +38,8 @@ func auditVerifyCommand() *cobra.Command {
 			"kept elsewhere, a log can only agree with itself.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			v.out = cmd.OutOrStdout()
+			v.read = func(paths ...string) { read.try(cmd, args, paths...) }
+			v.read(append(slices.Clone(args), v.relayDirs...)...)
 			return errors.Join(v.run(cmd.Context(), args), v.close())
 		},
 	}
@@ -61,6 +64,7 @@ type verification struct {
 	from, to    uint64
 	json        bool
 	out         io.Writer
+	read        func(paths ...string) // notes that logs are read
 
 	fleet            *register         // nil: none
 	held             map[string][]byte // checkpoints by origin
@@ -140,6 +144,7 @@ func (v *verification) load() error {
 		return cannotTell(err)
 	}
 	for _, e := range append(slices.Clone(v.fleet.Gateways), v.fleet.Relays...) {
+		v.read(e.Log)
 		if err := v.pins.pin(e.VKey); err != nil {
 			return cannotTell(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/inbox"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/policy"
@@ -38,6 +39,8 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 	group.Go(func() error { return ignoreCancelled(p.fleet.Run(running)) })
 	group.Go(func() error { return p.follow(running) })
 	group.Go(func() error { p.doubts.run(running); return nil })
+	dir := p.cfg.Audit.Dir
+	group.Go(func() error { inbox.Run(running, dir, p.log, lookEvery, p.logger); return nil })
 	group.Go(func() error { p.shared.run(running); return nil })
 	group.Go(func() error { p.heedLog(running); return nil })
 	group.Go(func() error { return ignoreCancelled(p.denials.Run(running, time.Minute)) })

@@ -15,6 +15,9 @@ import (
 // appendTimeout bounds the wait for our own log.
 const appendTimeout = 250 * time.Millisecond
 
+// inboxEvery is how often the log takes in that somebody has read it.
+const inboxEvery = 2 * time.Second
+
 // access is the relay's log of tickets served: one record of kind access for
 // each, written before the request is forwarded. Held against the gateways'
 // logs it shows a forward without a decision and a decision without its

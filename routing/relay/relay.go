@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/sallyport-ai/sallyport/audit/inbox"
 	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/routing/kvevents"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
@@ -206,6 +207,9 @@ func (r *Relay) Run(asked context.Context) error {
 		work.Go(func() { <-ctx.Done(); _ = admin.Close() }) // nothing there is worth waiting for
 	}
 	work.Go(func() { r.mind(ctx) })
+	if r.access.log != nil {
+		work.Go(func() { inbox.Run(ctx, r.cfg.Log.Dir, r.access.log, inboxEvery, r.log) })
+	}
 	r.followEvents(ctx, &work)
 	r.log.Info("relay serving", "id", r.id, "address", r.Addr(), "pool", r.cfg.Pool, "epoch", r.epoch)
 	select {
