@@ -42,6 +42,7 @@ func TestEveryFieldOfATicketIsHeld(t *testing.T) {
 		"Adapter":  "wrong_model",
 		"Domain":   "", // it has another salt
 		"Rank":     "wrong_rank",
+		"Tokens":   "", // its word about its own work
 		"Body":     "wrong_body",
 		"Exp":      "expires_too_late",
 	}
