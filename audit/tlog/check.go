@@ -63,6 +63,9 @@ func (c *checker) check(h header, b *batch) error {
 		c.tree.add(b.leafHash(i))
 		for _, cp := range c.at {
 			if c.tree.size == cp.size && c.tree.root() != cp.root {
+				if err := c.signed(cp); err != nil {
+					return err // it proves nothing
+				}
 				return b.faultAt(i, RootMismatch, "the tree is not that of the checkpoint of this size")
 			}
 		}
@@ -121,31 +124,31 @@ func (c *checker) end() error {
 	if c.start > c.pruned {
 		return &Fault{Code: MissingSegment, Detail: fmt.Sprintf("the log begins at record %d, and no prune record says so", c.start)}
 	}
+	if len(c.ring.held) > 0 && !c.ring.met {
+		return &Fault{Code: KeyMismatch, Detail: fmt.Sprintf("signed by %s, and no rotation leads to the pinned key", c.ring.current().vkey)}
+	}
 	for _, cp := range c.at {
+		if err := c.signed(cp); err != nil {
+			return err
+		}
 		if c.tree.size < cp.size {
 			return &Fault{Code: CheckpointAhead, Index: c.tree.size, Detail: fmt.Sprintf(
 				"a signed checkpoint covers %d records and the log holds %d: it was cut back or replaced", cp.size, c.tree.size)}
 		}
 	}
-	if len(c.ring.held) > 0 && !c.ring.met {
-		return &Fault{Code: KeyMismatch, Detail: fmt.Sprintf("signed by %s, and no rotation leads to the pinned key", c.ring.current().vkey)}
-	}
-	for _, cp := range c.at {
-		if cp.text == nil {
-			continue
-		}
-		if err := c.ring.signed(cp); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
-// signed checks a checkpoint against the keys of its time.
-func (r *ring) signed(cp heldCheckpoint) error {
-	keys := r.of(cp.size)
-	if len(r.held) == 0 {
-		keys = []note.Verifier{r.pinned}
+// signed checks a checkpoint against the keys of its time. One that is ahead of
+// the log may also be under the pinned key: of a later rotation the log may have
+// lost the record.
+func (c *checker) signed(cp heldCheckpoint) error {
+	if cp.text == nil {
+		return nil
+	}
+	keys := c.ring.of(cp.size)
+	if cp.size > c.tree.size || len(c.ring.held) == 0 {
+		keys = append(keys, c.ring.pinned)
 	}
 	err := error(&Fault{Code: KeyMismatch, Index: cp.size, Detail: "checkpoint: no key of the log signed trees of its size"})
 	for _, key := range keys {

@@ -243,6 +243,9 @@ func (l *Log) prepare() (*recovered, error) {
 	if err := l.lock(); err != nil {
 		return nil, err
 	}
+	if err := superseded(l.cfg.Dir); err != nil {
+		return nil, err
+	}
 	var held []heldCheckpoint
 	if l.cfg.Dir2 != "" {
 		head, err := mirrorHead(l.cfg.Dir2, l.cfg.Dir, l.cfg.Key)

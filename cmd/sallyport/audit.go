@@ -14,7 +14,7 @@ import (
 
 func auditCommand() *cobra.Command {
 	cmd := commandGroup("audit", "Verify and read an audit log")
-	cmd.AddCommand(auditVerifyCommand(), auditShowCommand(), auditQueryCommand(), auditProveCommand(), auditExplainCommand(), auditExportCommand(), auditBundleCommand(), auditResidencyCommand())
+	cmd.AddCommand(auditVerifyCommand(), auditShowCommand(), auditQueryCommand(), auditProveCommand(), auditExplainCommand(), auditExportCommand(), auditBundleCommand(), auditResidencyCommand(), auditReanchorCommand())
 	return cmd
 }
 
