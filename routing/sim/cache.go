@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 
 	"github.com/sallyport-ai/sallyport/routing/kvevents"
+	"github.com/sallyport-ai/sallyport/routing/sim/blocks"
 )
 
 // digest names a block's content and everything before it.
@@ -28,30 +29,21 @@ type chain struct {
 type cache struct {
 	blockSize int
 	root      digest // random at start: digests mean nothing in another process
-	blocks    []block
+	pool      *blocks.Pool
+	contents  []content          // by physical block
 	copies    map[digest][]int32 // physical blocks with that content; more than one is legal
-	head      int32              // free list: the next to be evicted
-	tail      int32
-	free      int
 	events    []kvevents.Event
 }
 
-// block is one physical block. It is in the free list while uses is 0.
-type block struct {
-	content    digest
-	full       bool
-	uses       int32
-	prev, next int32
+// content is what one physical block holds, if it is full.
+type content struct {
+	digest digest
+	full   bool
 }
 
-const nowhere = -1
-
-func newCache(blocks, blockSize int) *cache {
-	c := &cache{blockSize: blockSize, blocks: make([]block, blocks), copies: make(map[digest][]int32), head: nowhere, tail: nowhere}
+func newCache(n, blockSize int) *cache {
+	c := &cache{blockSize: blockSize, pool: blocks.New(n), contents: make([]content, n), copies: make(map[digest][]int32)}
 	_, _ = rand.Read(c.root[:]) // never fails: crypto/rand aborts the process instead
-	for i := range c.blocks {
-		c.push(int32(i))
-	}
 	return c
 }
 
@@ -79,45 +71,42 @@ func (c *cache) extend(ch *chain, tokens []uint32) {
 	}
 }
 
-// take claims the longest run of blocks, from the beginning, that the cache
-// holds of the first limit digests.
-func (c *cache) take(digests []digest, limit int) []int32 {
-	var got []int32
+// held is the longest run of blocks, from the beginning, that the cache holds of
+// the first limit digests, and how many of those nobody uses.
+func (c *cache) held(digests []digest, limit int) (found []int32, idle int) {
 	for _, d := range digests[:min(limit, len(digests))] {
 		ids := c.copies[d]
 		if len(ids) == 0 {
 			break
 		}
-		id := ids[0]
-		if c.blocks[id].uses == 0 {
-			c.unlink(id)
+		if !c.pool.Used(ids[0]) {
+			idle++
 		}
-		c.blocks[id].uses++
-		got = append(got, id)
+		found = append(found, ids[0])
 	}
-	return got
+	return found, idle
 }
+
+// blocksFor is how many blocks so many tokens take.
+func (c *cache) blocksFor(tokens int) int { return (tokens + c.blockSize - 1) / c.blockSize }
 
 // allocate claims n empty blocks, evicting what was least recently used, or
 // none if there are too few.
 func (c *cache) allocate(n int) ([]int32, bool) {
-	if n > c.free {
+	if n > c.pool.Idle() {
 		return nil, false
 	}
 	ids := make([]int32, n)
 	for i := range ids {
-		id := c.head
-		c.unlink(id)
-		c.evict(id)
-		c.blocks[id].uses = 1
-		ids[i] = id
+		ids[i] = c.pool.Next()
+		c.evict(ids[i])
 	}
 	return ids, true
 }
 
 // fill says that blocks now hold the digests from..to of a chain, and publishes
 // them as one run. Blocks are the sequence's, in order.
-func (c *cache) fill(ch *chain, blocks []int32, tokens []uint32, from, to int) {
+func (c *cache) fill(ch *chain, ids []int32, tokens []uint32, from, to int) {
 	if from >= to {
 		return
 	}
@@ -149,35 +138,21 @@ func (c *cache) fill(ch *chain, blocks []int32, tokens []uint32, from, to int) {
 		e.Extra[0] = append(e.Extra[0], kvevents.ExtraKey{Kind: kvevents.SaltKey, ID: ch.salt})
 	}
 	for i := from; i < to; i++ {
-		b := &c.blocks[blocks[i]]
-		b.content, b.full = ch.digests[i], true
-		c.copies[ch.digests[i]] = append(c.copies[ch.digests[i]], blocks[i])
+		c.contents[ids[i]] = content{ch.digests[i], true}
+		c.copies[ch.digests[i]] = append(c.copies[ch.digests[i]], ids[i])
 		e.Hashes = append(e.Hashes, ch.digests[i].event())
 	}
 	c.events = append(c.events, e)
 }
 
-// release gives blocks back, the last first, so that a prompt's end is evicted
-// before its beginning.
-func (c *cache) release(blocks []int32) {
-	for i := len(blocks) - 1; i >= 0; i-- {
-		b := &c.blocks[blocks[i]]
-		if b.uses--; b.uses == 0 {
-			c.push(blocks[i])
-		}
-	}
-}
-
 // clear forgets everything. It reports false, and does nothing, while blocks
 // are in use.
 func (c *cache) clear() bool {
-	if c.free != len(c.blocks) {
+	if c.pool.Idle() != c.pool.Len() {
 		return false
 	}
 	clear(c.copies)
-	for i := range c.blocks {
-		c.blocks[i].full = false
-	}
+	clear(c.contents)
 	c.events = append(c.events, kvevents.Event{Type: kvevents.Cleared})
 	return true
 }
@@ -192,12 +167,12 @@ func (c *cache) takeEvents() []kvevents.Event {
 // evict forgets the content of one physical block. Another copy may survive;
 // the removal is published all the same, as vLLM does.
 func (c *cache) evict(id int32) {
-	b := &c.blocks[id]
+	b := &c.contents[id]
 	if !b.full {
 		return
 	}
 	b.full = false
-	ids := c.copies[b.content]
+	ids := c.copies[b.digest]
 	for i, other := range ids {
 		if other == id {
 			ids = append(ids[:i], ids[i+1:]...)
@@ -205,38 +180,11 @@ func (c *cache) evict(id int32) {
 		}
 	}
 	if len(ids) == 0 {
-		delete(c.copies, b.content)
+		delete(c.copies, b.digest)
 	} else {
-		c.copies[b.content] = ids
+		c.copies[b.digest] = ids
 	}
 	c.events = append(c.events, kvevents.Event{
-		Type: kvevents.Removed, Hashes: []kvevents.Hash{b.content.event()}, Medium: "GPU", LoRAID: kvevents.None, Group: 0,
+		Type: kvevents.Removed, Hashes: []kvevents.Hash{b.digest.event()}, Medium: "GPU", LoRAID: kvevents.None, Group: 0,
 	})
-}
-
-func (c *cache) push(id int32) {
-	b := &c.blocks[id]
-	b.prev, b.next = c.tail, nowhere
-	if c.tail == nowhere {
-		c.head = id
-	} else {
-		c.blocks[c.tail].next = id
-	}
-	c.tail = id
-	c.free++
-}
-
-func (c *cache) unlink(id int32) {
-	b := &c.blocks[id]
-	if b.prev == nowhere {
-		c.head = b.next
-	} else {
-		c.blocks[b.prev].next = b.next
-	}
-	if b.next == nowhere {
-		c.tail = b.prev
-	} else {
-		c.blocks[b.next].prev = b.prev
-	}
-	c.free--
 }

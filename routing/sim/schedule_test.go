@@ -75,6 +75,8 @@ func schedules() []schedule {
 		draw("at once", 2, 400, 0, 1e5),
 		draw("busy, with little memory", 3, 24, 0, 12e6),
 		draw("at once, with little memory", 4, 20, 0, 1e5),
+		draw("what waits finds in the next step what this one computed", 116, 22, 0, 12e6),
+		draw("the same, at once", 133, 25, 0, 1e5),
 		draw("long answers", 5, 400, 80, 40e6),
 		draw("long answers, with little memory", 6, 30, 80, 30e6),
 		draw("long answers at once, with little memory", 7, 30, 80, 1e5),

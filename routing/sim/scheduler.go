@@ -132,20 +132,22 @@ func (s *scheduler) schedule() []share {
 	return work
 }
 
-// admit claims what the cache holds of seq and blocks for its first chunk.
+// admit claims what the cache holds of seq and blocks for its first chunk. Where
+// there is no room it touches nothing: what is not used does not become recent.
 func (s *scheduler) admit(seq *sequence, budget int) (int, bool) {
 	s.cache.extend(&seq.chain, seq.tokens)
 	// The last token is always computed: its output is what is wanted.
-	found := s.cache.take(seq.chain.digests, (len(seq.tokens)-1)/s.cache.blockSize)
-	seq.blocks = found
-	seq.computed = len(found) * s.cache.blockSize
-	n := min(len(seq.tokens)-seq.computed, budget)
-	if !s.grow(seq, seq.computed+n) {
-		s.cache.release(found)
-		seq.blocks, seq.computed = nil, 0
+	found, idle := s.cache.held(seq.chain.digests, (len(seq.tokens)-1)/s.cache.blockSize)
+	start := len(found) * s.cache.blockSize
+	n := min(len(seq.tokens)-start, budget)
+	if s.cache.blocksFor(start+n)-len(found) > s.cache.pool.Idle()-idle {
 		return 0, false
 	}
-	seq.filled = len(found)
+	for _, id := range found {
+		s.cache.pool.Share(id)
+	}
+	seq.blocks, seq.computed, seq.filled = found, start, len(found)
+	s.grow(seq, start+n)
 	if !seq.begun {
 		seq.begun, seq.cached = true, seq.computed
 		s.hitTokens += uint64(seq.cached)
@@ -157,7 +159,7 @@ func (s *scheduler) admit(seq *sequence, budget int) (int, bool) {
 
 // grow makes sure that seq has blocks for so many tokens.
 func (s *scheduler) grow(seq *sequence, tokens int) bool {
-	need := (tokens+s.cache.blockSize-1)/s.cache.blockSize - len(seq.blocks)
+	need := s.cache.blocksFor(tokens) - len(seq.blocks)
 	if need <= 0 {
 		return true
 	}
@@ -169,7 +171,7 @@ func (s *scheduler) grow(seq *sequence, tokens int) bool {
 // preempt takes the blocks of a running sequence, which starts over later.
 func (s *scheduler) preempt(seq *sequence) {
 	s.preemptions++
-	s.cache.release(seq.blocks)
+	s.cache.pool.Release(seq.blocks)
 	seq.blocks, seq.computed, seq.filled = nil, 0, 0
 	s.running = s.running[:len(s.running)-1]
 	s.waiting = append([]*sequence{seq}, s.waiting...)
@@ -212,7 +214,7 @@ func (s *scheduler) dropStopped() {
 		kept := (*list)[:0:0]
 		for _, seq := range *list {
 			if seq.stopped {
-				s.cache.release(seq.blocks)
+				s.cache.pool.Release(seq.blocks)
 				continue
 			}
 			kept = append(kept, seq)
@@ -222,7 +224,7 @@ func (s *scheduler) dropStopped() {
 }
 
 func (s *scheduler) remove(seq *sequence) {
-	s.cache.release(seq.blocks)
+	s.cache.pool.Release(seq.blocks)
 	for i, r := range s.running {
 		if r == seq {
 			s.running = append(s.running[:i:i], s.running[i+1:]...)

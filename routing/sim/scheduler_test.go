@@ -105,7 +105,7 @@ func TestSamePromptAtOnceIsStoredTwice(t *testing.T) {
 	s := newScheduler(64)
 	s.waiting = append(s.waiting, newSequence(ids(0, 8), "", 2), newSequence(ids(0, 8), "", 2))
 	finish(t, s)
-	if n := len(s.cache.copies[s.cache.blocks[s.cache.copies[firstDigest(s, ids(0, 8))][0]].content]); n != 2 {
+	if n := len(s.cache.copies[s.cache.contents[s.cache.copies[firstDigest(s, ids(0, 8))][0]].digest]); n != 2 {
 		t.Fatalf("%d copies, want 2", n)
 	}
 }
@@ -129,8 +129,8 @@ func TestMoreThanFitsIsPreemptedAndStillEnds(t *testing.T) {
 			t.Fatalf("sequence %d: %q with %d tokens", i, reasons[q], len(q.tokens))
 		}
 	}
-	if s.preemptions == 0 || s.cache.free != 10 {
-		t.Fatalf("preemptions %d, free blocks %d of 10", s.preemptions, s.cache.free)
+	if s.preemptions == 0 || s.cache.pool.Idle() != 10 {
+		t.Fatalf("preemptions %d, free blocks %d of 10", s.preemptions, s.cache.pool.Idle())
 	}
 }
 
@@ -151,8 +151,8 @@ func TestStoppedSequenceGivesItsBlocksBack(t *testing.T) {
 	s.step()
 	q.stopped = true
 	finish(t, s)
-	if s.cache.free != 64 {
-		t.Fatalf("%d blocks free of 64", s.cache.free)
+	if s.cache.pool.Idle() != 64 {
+		t.Fatalf("%d blocks free of 64", s.cache.pool.Idle())
 	}
 }
 
@@ -202,8 +202,8 @@ func TestEventsTellExactlyWhatTheCacheHolds(t *testing.T) {
 				rt.Fatalf("block %v: told of %d copies, holds %d", h, told[h], n)
 			}
 		}
-		if s.cache.free != len(s.cache.blocks) {
-			rt.Fatalf("%d of %d blocks free when idle", s.cache.free, len(s.cache.blocks))
+		if s.cache.pool.Idle() != s.cache.pool.Len() {
+			rt.Fatalf("%d of %d blocks free when idle", s.cache.pool.Idle(), s.cache.pool.Len())
 		}
 	})
 }

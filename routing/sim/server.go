@@ -86,7 +86,7 @@ func (r *rank) metrics(b *strings.Builder, s *scheduler) {
 		r.cfg.BlockSize, r.number, r.cfg.Blocks)
 	gauge("gauge", "num_requests_running", float64(len(s.running)))
 	gauge("gauge", "num_requests_waiting", float64(len(s.waiting)))
-	gauge("gauge", "kv_cache_usage_perc", float64(len(s.cache.blocks)-s.cache.free)/float64(len(s.cache.blocks)))
+	gauge("gauge", "kv_cache_usage_perc", float64(s.cache.pool.Len()-s.cache.pool.Idle())/float64(s.cache.pool.Len()))
 	gauge("counter", "prefix_cache_queries_total", s.seenTokens)
 	gauge("counter", "prefix_cache_hits_total", s.hitTokens)
 	gauge("counter", "prompt_tokens_total", s.prompts)

@@ -1,25 +1,23 @@
 package lab
 
+import "github.com/sallyport-ai/sallyport/routing/sim/blocks"
+
 // nowhere ends a list.
 const nowhere = -1
 
-// cache is an engine's memory in physical blocks. Those that nobody uses keep
-// their content until they are needed, the least recently used first. A content
-// may have several copies: engines do not deduplicate.
+// cache is an engine's memory in physical blocks. A content may have several
+// copies: engines do not deduplicate.
 type cache struct {
-	slots      []slot
-	first      []int32 // by content: its oldest copy
-	head, tail int32   // free list: head is evicted next
-	free       int
-	changes    []change
+	*blocks.Pool
+	slots   []slot
+	first   []int32 // by content: its oldest copy
+	changes []change
 }
 
-// slot is one physical block. It is in the free list while uses is 0.
+// slot is what one physical block holds.
 type slot struct {
-	content    int32 // nowhere: nothing that could be found again
-	uses       int32
-	prev, next int32
-	copy       int32 // the next copy of the same content
+	content int32 // nowhere: nothing that could be found again
+	copy    int32 // the next copy of the same content
 }
 
 // change is that a content appeared, or that its last copy went.
@@ -28,26 +26,26 @@ type change struct {
 	stored  bool
 }
 
-func newCache(blocks, contents int) *cache {
-	c := &cache{slots: make([]slot, blocks), first: make([]int32, contents), head: nowhere, tail: nowhere}
+func newCache(n, contents int) *cache {
+	c := &cache{Pool: blocks.New(n), slots: make([]slot, n), first: make([]int32, contents)}
 	for i := range c.first {
 		c.first[i] = nowhere
 	}
 	for i := range c.slots {
-		c.slots[i] = slot{content: nowhere, copy: nowhere}
-		c.push(int32(i))
+		c.slots[i] = slot{nowhere, nowhere}
 	}
 	return c
 }
 
 // copyFrom makes c the same as o, without its changes.
 func (c *cache) copyFrom(o *cache) {
+	c.CopyFrom(o.Pool)
 	c.slots = append(c.slots[:0], o.slots...)
 	c.first = append(c.first[:0], o.first...)
-	c.head, c.tail, c.free, c.changes = o.head, o.tail, o.free, c.changes[:0]
+	c.changes = c.changes[:0]
 }
 
-func (c *cache) used() int { return len(c.slots) - c.free }
+func (c *cache) used() int { return c.Len() - c.Idle() }
 
 // held is how many of these blocks the cache holds, from the first on, and how
 // many of those nobody uses.
@@ -58,7 +56,7 @@ func (c *cache) held(contents []int32) (n, idle int) {
 			break
 		}
 		n++
-		if c.slots[s].uses == 0 {
+		if !c.Used(s) {
 			idle++
 		}
 	}
@@ -68,12 +66,8 @@ func (c *cache) held(contents []int32) (n, idle int) {
 // take claims the copies of contents, all of which are held.
 func (c *cache) take(dst, contents []int32) []int32 {
 	for _, b := range contents {
-		s := c.first[b]
-		if c.slots[s].uses == 0 {
-			c.unlink(s)
-		}
-		c.slots[s].uses++
-		dst = append(dst, s)
+		c.Share(c.first[b])
+		dst = append(dst, c.first[b])
 	}
 	return dst
 }
@@ -81,10 +75,8 @@ func (c *cache) take(dst, contents []int32) []int32 {
 // allocate claims n blocks, evicting what they held. There must be as many.
 func (c *cache) allocate(dst []int32, n int) []int32 {
 	for range n {
-		s := c.head
-		c.unlink(s)
+		s := c.Next()
 		c.evict(s)
-		c.slots[s].uses = 1
 		dst = append(dst, s)
 	}
 	return dst
@@ -103,19 +95,6 @@ func (c *cache) fill(s, content int32) {
 	*at = s
 }
 
-// release gives blocks back, the last first, so that a prompt's end is evicted
-// before its beginning.
-func (c *cache) release(slots []int32) {
-	for i := len(slots) - 1; i >= 0; i-- {
-		if s := &c.slots[slots[i]]; s.uses == 1 {
-			s.uses = 0
-			c.push(slots[i])
-		} else {
-			s.uses--
-		}
-	}
-}
-
 func (c *cache) evict(s int32) {
 	content := c.slots[s].content
 	if content == nowhere {
@@ -130,30 +109,4 @@ func (c *cache) evict(s int32) {
 	if c.first[content] == nowhere {
 		c.changes = append(c.changes, change{content, false})
 	}
-}
-
-func (c *cache) push(s int32) {
-	c.slots[s].prev, c.slots[s].next = c.tail, nowhere
-	if c.tail == nowhere {
-		c.head = s
-	} else {
-		c.slots[c.tail].next = s
-	}
-	c.tail = s
-	c.free++
-}
-
-func (c *cache) unlink(s int32) {
-	b := &c.slots[s]
-	if b.prev == nowhere {
-		c.head = b.next
-	} else {
-		c.slots[b.prev].next = b.next
-	}
-	if b.next == nowhere {
-		c.tail = b.prev
-	} else {
-		c.slots[b.next].prev = b.prev
-	}
-	c.free--
 }

@@ -224,7 +224,7 @@ func (e *engine) admit(j *job, budget int) (int, bool) {
 	held, idle := e.cache.held(usable)
 	start := held * e.block
 	n := min(j.tokens()-start, budget)
-	if ceil(start+n, e.block)-held > e.cache.free-idle {
+	if ceil(start+n, e.block)-held > e.cache.Idle()-idle {
 		return 0, false
 	}
 	j.slots = e.cache.take(j.slots[:0], usable[:held])
@@ -241,7 +241,7 @@ func ceil(n, d int) int { return (n + d - 1) / d }
 // grow makes sure that j has blocks for so many tokens.
 func (e *engine) grow(j *job, tokens int) bool {
 	need := ceil(tokens, e.block) - len(j.slots)
-	if need > e.cache.free {
+	if need > e.cache.Idle() {
 		return false
 	}
 	if need > 0 {
@@ -253,7 +253,7 @@ func (e *engine) grow(j *job, tokens int) bool {
 // preempt takes the blocks of the last running sequence, which starts over.
 func (e *engine) preempt(j *job) {
 	e.preemptions++
-	e.cache.release(j.slots)
+	e.cache.Release(j.slots)
 	j.slots, j.computed, j.filled = j.slots[:0], 0, 0
 	e.running = e.running[:len(e.running)-1]
 	e.waiting = append([]*job{j}, e.waiting...)
@@ -263,6 +263,7 @@ func (e *engine) preempt(j *job) {
 func (e *engine) publish(j *job) {
 	for full := min(j.computed/e.block, len(j.contents)); j.filled < full; j.filled++ {
 		e.cache.fill(j.slots[j.filled], j.contents[j.filled])
+		e.blocked = false // who waits may need less room now
 	}
 }
 
@@ -277,7 +278,7 @@ func (e *engine) sample(j *job) {
 }
 
 func (e *engine) remove(j *job) {
-	e.cache.release(j.slots)
+	e.cache.Release(j.slots)
 	for i, r := range e.running {
 		if r == j {
 			e.running = append(e.running[:i], e.running[i+1:]...)
