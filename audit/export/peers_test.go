@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -12,6 +13,7 @@ import (
 	"io/fs"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -174,4 +176,17 @@ func (r *rsyslog) kill() {
 	if err := os.Remove(filepath.Join(r.dir, "pid")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.t.Error(err)
 	}
+}
+
+func newPEM(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func writeFile(path, text string) error { return os.WriteFile(path, []byte(text), 0o600) }
+
+// trusting is a transport that trusts the authority alone.
+func (a *authority) trusting() *http.Transport {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
 }

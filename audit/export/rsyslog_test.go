@@ -134,23 +134,18 @@ func TestAReceiverThatRefusesOurCertificateIsSeen(t *testing.T) {
 		"of another receiver": {CAFile: a.caFile, ServerName: "elsewhere.lab"},
 	} {
 		for _, kind := range []string{"syslog", "relp"} {
+			if kind == "syslog" && name == "another's" {
+				continue // whom its syslog listener lets in is not for us to test
+			}
 			t.Run(kind+" "+name, func(t *testing.T) {
 				c := r.sinkOf(kind, a)
-				c.Name = "refused"
+				c.Name = kind + strconv.Itoa(len(name))
 				if c.To.Syslog != nil {
 					c.To.Syslog.TLS = config
 				} else {
 					c.To.RELP.TLS = config
 				}
 				x, stop := w.start(nil, c)
-				if kind == "syslog" && name == "another's" {
-					// This rsyslog does not always close such a connection; what
-					// counts is below, that it took nothing.
-					w.append(1)
-					w.until("tried", func() bool { s := x.Status()[0]; return s.Sent > 0 || s.Errors > 0 })
-					stop()
-					return
-				}
 				w.until("it failed twice", func() bool {
 					w.append(1) // some receivers look only when something comes
 					return x.Status()[0].Errors >= 2

@@ -18,6 +18,10 @@ func Kinds() []Kind {
 		fileKind,
 		syslogKind,
 		relpKind,
+		otlpKind,
+		hecKind,
+		kafkaKind,
+		s3Kind,
 	}
 }
 
@@ -26,6 +30,10 @@ type Config struct {
 	File   *FileConfig   `yaml:"file"`
 	Syslog *SyslogConfig `yaml:"syslog"`
 	RELP   *RELPConfig   `yaml:"relp"`
+	OTLP   *OTLPConfig   `yaml:"otlp"`
+	HEC    *HECConfig    `yaml:"hec"`
+	Kafka  *KafkaConfig  `yaml:"kafka"`
+	S3     *S3Config     `yaml:"s3"`
 }
 
 // Kind returns which kind is configured.
@@ -40,6 +48,9 @@ func (c *Config) Kind() (Kind, error) {
 	}
 	switch len(found) {
 	case 1:
+		if kind.wait != nil {
+			kind.Wait = or(kind.wait(c), kind.Wait)
+		}
 		return kind, nil
 	case 0:
 		return kind, fmt.Errorf("to: want one of %s", strings.Join(names, ", "))

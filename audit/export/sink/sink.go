@@ -99,5 +99,6 @@ type Kind struct {
 	has   func(c *Config) bool
 	check func(c *Config, p *problems)
 	paths func(c *Config) []*string
+	wait  func(c *Config) time.Duration // where the configuration can set another
 	open  func(ctx context.Context, c *Config, o Options) (Sink, error)
 }
