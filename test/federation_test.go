@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,37 +14,16 @@ import (
 	"github.com/spiffe/go-spiffe/v2/bundle/spiffebundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
-	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 )
 
 // partnerOf starts another trust domain with a bundle endpoint, makes the
 // world's gateway believe it, and returns what gives out its identities.
 func partnerOf(t *testing.T, w *world, callers string) func(path string) *http.Client {
 	t.Helper()
-	domain := spiffeid.RequireTrustDomainFromString("partner.example")
-	partner, err := workload.NewAuthority(workload.AuthorityConfig{
-		TrustDomain: domain, Dir: filepath.Join(w.dir, "pa"), Environment: "test", Logger: slog.New(slog.DiscardHandler),
-	})
+	partner := workloadtest.New(t, spiffeid.RequireTrustDomainFromString("partner.example"), 0)
+	authorities, err := partner.Source(t, "/any").GetX509BundleForTrustDomain(partner.Domain)
 	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(partner.Close)
-	socket := func(path string) string {
-		socket, err := partner.Socket(spiffeid.RequireFromPath(domain, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return socket
-	}
-	source, err := workload.NewSource(t.Context(), workload.SourceConfig{Socket: socket("/any")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	authorities, err := source.GetX509BundleForTrustDomain(domain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := source.Close(); err != nil {
 		t.Fatal(err)
 	}
 	bundle, err := spiffebundle.FromX509Bundle(authorities).Marshal()
@@ -65,7 +43,7 @@ func partnerOf(t *testing.T, w *world, callers string) func(path string) *http.C
 	}
 	writeFile(t, w.config, strings.Replace(string(text), "identity:\n", fmt.Sprintf(
 		"identity:\n  federation: [{trust_domain: partner.example, bundle_endpoint: %q, ca_file: %q, callers: [%s]}]\n", endpoint.URL, ca, callers), 1))
-	return func(path string) *http.Client { return w.showing(t, socket(path)) }
+	return func(path string) *http.Client { return w.showing(t, partner.At(t, path)) }
 }
 
 func TestACallerOfAFederatedDomainIsAdmittedIfItIsNamedAndRegistered(t *testing.T) {

@@ -2,15 +2,14 @@ package test
 
 import (
 	"crypto/tls"
-	"log/slog"
 	"net/http"
-	"path/filepath"
 	"testing"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 )
 
 // showing is a client that proves the identity that a Workload API gives out.
@@ -84,17 +83,8 @@ func TestAClientCertificateFromTheWorkloadAPIIsACaller(t *testing.T) {
 	}
 
 	t.Run("the same name from another authority opens no connection", func(t *testing.T) {
-		forger, err := workload.NewAuthority(workload.AuthorityConfig{
-			TrustDomain: spiffeid.RequireTrustDomainFromString(trustDomain), Dir: filepath.Join(w.dir, "fa"), Environment: "test", Logger: slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer forger.Close()
-		socket, err := forger.Socket(spiffeid.RequireFromString("spiffe://" + trustDomain + "/tenant/acme/batch"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		forger := workloadtest.New(t, spiffeid.RequireTrustDomainFromString(trustDomain), 0)
+		socket := forger.At(t, "/tenant/acme/batch")
 		if a, err := ask(t.Context(), w.showing(t, socket), url, "", hello); err == nil {
 			t.Errorf("answered with %d %s", a.status, a.code)
 		}

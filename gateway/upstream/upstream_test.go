@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +20,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 )
 
 var domain = spiffeid.RequireTrustDomainFromString("test.sallyport")
@@ -32,31 +32,8 @@ type world struct {
 
 func newWorld(t *testing.T) world {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "up") // short: a socket's path is limited
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	authority, err := workload.NewAuthority(workload.AuthorityConfig{
-		TrustDomain: domain, Dir: dir, Environment: "test", Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(authority.Close)
-	source := func(path string) *workload.Source {
-		socket, err := authority.Socket(spiffeid.RequireFromPath(domain, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := workload.NewSource(t.Context(), workload.SourceConfig{Socket: socket})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = s.Close() })
-		return s
-	}
-	return world{gateway: source("/gateway"), r0: source("/pool/general/r0"), r1: source("/pool/general/r1")}
+	a := workloadtest.New(t, domain, 0)
+	return world{gateway: a.Source(t, "/gateway"), r0: a.Source(t, "/pool/general/r0"), r1: a.Source(t, "/pool/general/r1")}
 }
 
 func (w world) client(t *testing.T, cfg Config) *Client {

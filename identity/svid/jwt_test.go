@@ -16,7 +16,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +30,7 @@ import (
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 	"github.com/sallyport-ai/sallyport/identity/svid"
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 )
 
 const app = "spiffe://example.org/app"
@@ -208,7 +208,7 @@ func TestHostileJWTSVIDs(t *testing.T) {
 // parties are a development SPIFFE authority and issuer, a workload's client of
 // the former, and the chain of a gateway that takes the tokens of both.
 type parties struct {
-	authority *workload.Authority
+	authority *workloadtest.Authority
 	issuer    *oidc.DevIssuer
 	client    *workloadapi.Client
 	chain     identity.Chain
@@ -216,30 +216,12 @@ type parties struct {
 
 func newParties(t *testing.T) *parties {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
 	quiet := slog.New(slog.DiscardHandler)
 	p := new(parties)
-	if p.authority, err = workload.NewAuthority(workload.AuthorityConfig{TrustDomain: domain, TTL: 2 * time.Second, Dir: dir, Environment: "test", Logger: quiet}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.authority.Close)
-	socket := func(path string) string {
-		addr, err := p.authority.Socket(spiffeid.RequireFromPath(domain, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return addr
-	}
-	source, err := workload.NewSource(t.Context(), workload.SourceConfig{Socket: socket("/gateway"), JWTBundles: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { source.Close() })
-	if p.client, err = workloadapi.New(t.Context(), workloadapi.WithAddr(socket("/app"))); err != nil {
+	p.authority = workloadtest.New(t, domain, 2*time.Second)
+	source := p.authority.Source(t, "/gateway", func(c *workload.SourceConfig) { c.JWTBundles = true })
+	var err error
+	if p.client, err = workloadapi.New(t.Context(), workloadapi.WithAddr(p.authority.At(t, "/app"))); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.client.Close() })

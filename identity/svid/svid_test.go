@@ -6,10 +6,8 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"testing"
 	"time"
 
@@ -19,35 +17,15 @@ import (
 	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/identity/svid"
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 )
 
-var domain = spiffeid.RequireTrustDomainFromString("example.org")
+var domain = workloadtest.Domain
 
 // newSource is the source of a workload of a fresh development authority.
 func newSource(t testing.TB) *workload.Source {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sp") // t.TempDir is too long for a socket's path
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	a, err := workload.NewAuthority(workload.AuthorityConfig{
-		TrustDomain: domain, TTL: time.Minute, Dir: dir, Environment: "test", Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(a.Close)
-	addr, err := a.Socket(spiffeid.RequireFromPath(domain, "/app"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := workload.NewSource(t.Context(), workload.SourceConfig{Socket: addr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { source.Close() })
-	return source
+	return workloadtest.New(t, domain, time.Minute).Source(t, "/app")
 }
 
 // request is a request over a connection on which the source's SVID was shown.

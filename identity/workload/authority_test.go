@@ -183,7 +183,7 @@ func TestTheAuthorityServesTheWholeWorkloadAPI(t *testing.T) {
 func TestAnSVIDIsReplacedAtHalfItsLife(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t, 2*time.Second)
-	source := newSource(t, a, "/a")
+	source := a.Source(t, "/a")
 	first, err := source.GetX509SVID()
 	if err != nil {
 		t.Fatal(err)

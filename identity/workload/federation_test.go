@@ -20,13 +20,14 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 )
 
 var partner = spiffeid.RequireTrustDomainFromString("partner.example")
 
 // endpoint is a bundle endpoint of the trust domain partner.
 type endpoint struct {
-	authority *workload.Authority
+	authority *workloadtest.Authority
 	app       *workload.Source // a workload of the domain
 	bundle    *spiffebundle.Bundle
 	answer    atomic.Pointer[http.HandlerFunc]
@@ -37,8 +38,8 @@ type endpoint struct {
 // newEndpoint starts one that proves an SVID, or else a web certificate.
 func newEndpoint(t *testing.T, spiffe bool) *endpoint {
 	t.Helper()
-	e := &endpoint{authority: newAuthorityOf(t, partner, time.Minute), config: workload.Federated{TrustDomain: partner, Refresh: 20 * time.Millisecond}}
-	e.app = newSourceOf(t, e.authority, spiffeid.RequireFromPath(partner, "/app"), workload.SourceConfig{JWTBundles: true})
+	e := &endpoint{authority: workloadtest.New(t, partner, time.Minute), config: workload.Federated{TrustDomain: partner, Refresh: 20 * time.Millisecond}}
+	e.app = e.authority.Source(t, "/app", func(c *workload.SourceConfig) { c.JWTBundles = true })
 	x, err := e.app.GetX509BundleForTrustDomain(partner)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func newEndpoint(t *testing.T, spiffe bool) *endpoint {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if spiffe {
 		e.config.EndpointID = spiffeid.RequireFromPath(partner, "/bundle-endpoint")
-		conf.GetCertificate = workload.SVIDCertificate(newSourceOf(t, e.authority, e.config.EndpointID, workload.SourceConfig{}))
+		conf.GetCertificate = workload.SVIDCertificate(e.authority.Source(t, e.config.EndpointID.Path()))
 		e.config.BundleFile = filepath.Join(t.TempDir(), "partner.json")
 		if err := os.WriteFile(e.config.BundleFile, marshal(t, e.bundle), 0o600); err != nil {
 			t.Fatal(err)
@@ -92,8 +93,10 @@ func (e *endpoint) does(h http.HandlerFunc) { e.answer.Store(&h) }
 // federated is a workload of ours that believes the endpoint.
 func (e *endpoint) federated(t *testing.T) *workload.Source {
 	t.Helper()
-	return newSourceOf(t, newAuthority(t, time.Minute), spiffeid.RequireFromPath(domain, "/gateway"),
-		workload.SourceConfig{JWTBundles: true, Federated: []workload.Federated{e.config}, Logger: slog.New(warned{slog.DiscardHandler, &e.complaint})})
+	return newAuthority(t, time.Minute).Source(t, "/gateway", func(c *workload.SourceConfig) {
+		c.JWTBundles, c.Federated = true, []workload.Federated{e.config}
+		c.Logger = slog.New(warned{slog.DiscardHandler, &e.complaint})
+	})
 }
 
 // warned notes that there was a warning.
@@ -275,10 +278,7 @@ func TestABundleIsNotBelievedForEver(t *testing.T) {
 func TestAFederationThatCannotHoldIsRefusedAtTheStart(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t, time.Minute)
-	socket, err := a.Socket(spiffeid.RequireFromPath(domain, "/gateway"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	socket := a.At(t, "/gateway")
 	id := spiffeid.RequireFromPath(partner, "/endpoint")
 	const url = "https://partner.example/bundle"
 	for _, c := range []struct {

@@ -23,7 +23,7 @@ import (
 
 func TestAWrongIdentityIsToldFromABrokenNetwork(t *testing.T) {
 	a := newAuthority(t, time.Minute)
-	gateway, relay := newSource(t, a, "/gateway"), newSource(t, a, "/pool/general/r0")
+	gateway, relay := a.Source(t, "/gateway"), a.Source(t, "/pool/general/r0")
 	somebody := spiffeid.RequireFromPath(domain, "/somebody")
 
 	t.Run("the client refuses the server", func(t *testing.T) {
@@ -109,7 +109,7 @@ func echo(t *testing.T, config *tls.Config) (address string) {
 
 func TestAPeerTakenOffTheListDoesNotComeBackByResumption(t *testing.T) {
 	a := newAuthority(t, time.Minute)
-	gateway, relay := newSource(t, a, "/gateway"), newSource(t, a, "/relay")
+	gateway, relay := a.Source(t, "/gateway"), a.Source(t, "/relay")
 	withTickets := func(c *tls.Config) { c.SessionTicketsDisabled = false }
 	asBuilt := func(*tls.Config) {}
 
@@ -168,8 +168,8 @@ func TestAPeerTakenOffTheListDoesNotComeBackByResumption(t *testing.T) {
 
 func TestAPublicListenerTakesClientsWithAndWithoutAnSVID(t *testing.T) {
 	a, stranger := newAuthority(t, time.Minute), newAuthority(t, time.Minute)
-	gateway, app := newSource(t, a, "/gateway"), newSource(t, a, "/app")
-	forged := newSource(t, stranger, "/app") // the same name, from another authority
+	gateway, app := a.Source(t, "/gateway"), a.Source(t, "/app")
+	forged := stranger.Source(t, "/app") // the same name, from another authority
 	files, err := a.ServerCertificate([]string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +259,7 @@ func TestAReplacedServerCertificateIsPickedUp(t *testing.T) {
 
 func TestRotationEndsNoStream(t *testing.T) {
 	a := newAuthority(t, time.Minute)
-	gateway, relay := newSource(t, a, "/gateway"), newSource(t, a, "/relay")
+	gateway, relay := a.Source(t, "/gateway"), a.Source(t, "/relay")
 	step := make(chan struct{})
 	url := serveTLS(t, workload.ServerConfig(relay, workload.ExactID(gateway.ID())), func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 6 {
@@ -312,7 +312,7 @@ func TestRotationEndsNoStream(t *testing.T) {
 func TestAnOutageLongerThanAnSVIDIsNoticedAndOver(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t, 2500*time.Millisecond)
-	gateway, relay := newSource(t, a, "/gateway"), newSource(t, a, "/relay")
+	gateway, relay := a.Source(t, "/gateway"), a.Source(t, "/relay")
 	url := serveTLS(t, workload.ServerConfig(relay, workload.ExactID(gateway.ID())), sayPeer)
 	want := workload.ExactID(relay.ID())
 	if _, err := get(t, gateway, want, url); err != nil || gateway.Remaining() <= 0 {
@@ -362,8 +362,8 @@ func waitFor(t *testing.T, what string, done func() bool) {
 // A certificate that is no SVID proves a key and no name.
 func TestAListenerThatBindsTokensTakesAnyCertificateButAFalseSVID(t *testing.T) {
 	a, stranger := newAuthority(t, time.Minute), newAuthority(t, time.Minute)
-	gateway, app := newSource(t, a, "/gateway"), newSource(t, a, "/app")
-	forged := newSource(t, stranger, "/app")
+	gateway, app := a.Source(t, "/gateway"), a.Source(t, "/app")
+	forged := stranger.Source(t, "/app")
 	files, err := a.ServerCertificate([]string{"localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,59 +13,14 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 )
 
 var domain = spiffeid.RequireTrustDomainFromString("example.org")
 
-func newAuthority(t *testing.T, ttl time.Duration) *workload.Authority {
+func newAuthority(t *testing.T, ttl time.Duration) *workloadtest.Authority {
 	t.Helper()
-	return newAuthorityOf(t, domain, ttl)
-}
-
-func newAuthorityOf(t *testing.T, domain spiffeid.TrustDomain, ttl time.Duration) *workload.Authority {
-	t.Helper()
-	// t.TempDir is too long for a socket's path.
-	dir, err := os.MkdirTemp("", "sp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := workload.NewAuthority(workload.AuthorityConfig{
-		TrustDomain: domain, TTL: ttl, Dir: dir, Environment: "test",
-		Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		a.Close()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return a
-}
-
-func newSource(t *testing.T, a *workload.Authority, path string) *workload.Source {
-	t.Helper()
-	return newSourceOf(t, a, spiffeid.RequireFromPath(domain, path), workload.SourceConfig{})
-}
-
-func newSourceOf(t *testing.T, a *workload.Authority, id spiffeid.ID, config workload.SourceConfig) *workload.Source {
-	t.Helper()
-	var err error
-	if config.Socket, err = a.Socket(id); err != nil {
-		t.Fatal(err)
-	}
-	source, err := workload.NewSource(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := source.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return source
+	return workloadtest.New(t, domain, ttl)
 }
 
 // serveTLS serves over TLS on a loopback address. httptest would add a
@@ -113,7 +67,7 @@ func get(t *testing.T, own workload.Material, authorize workload.Authorizer, url
 
 func TestTwoWorkloadsProveTheirIdentitiesToEachOther(t *testing.T) {
 	a := newAuthority(t, time.Minute)
-	gateway, relay := newSource(t, a, "/gateway"), newSource(t, a, "/pool/general/r0")
+	gateway, relay := a.Source(t, "/gateway"), a.Source(t, "/pool/general/r0")
 	url := serveTLS(t, workload.ServerConfig(relay, workload.ExactID(gateway.ID())), sayPeer)
 	body, err := get(t, gateway, workload.ExactID(relay.ID()), url)
 	if err != nil || body != "spiffe://example.org/gateway" {

@@ -16,6 +16,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 	"github.com/sallyport-ai/sallyport/routing/fleet"
 	"github.com/sallyport-ai/sallyport/routing/kvevents"
 )
@@ -226,7 +227,7 @@ type chaos struct {
 	t      *testing.T
 	engine *cacheEngine
 	http   *faulty
-	auth   *workload.Authority
+	auth   *workloadtest.Authority
 	world  *world
 	vkey   string
 	link   *link

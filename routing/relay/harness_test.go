@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -26,52 +25,24 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 	"github.com/sallyport-ai/sallyport/routing/ticket"
 )
 
-var domain = spiffeid.RequireTrustDomainFromString("example.org")
+var domain = workloadtest.Domain
 
-// authority is a development authority that ends with the test.
-func authority(t testing.TB, ttl time.Duration) *workload.Authority {
+func authority(t testing.TB, ttl time.Duration) *workloadtest.Authority {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sp") // t.TempDir is too long for a socket's path
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := workload.NewAuthority(workload.AuthorityConfig{
-		TrustDomain: domain, TTL: ttl, Dir: dir, Environment: "test", Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		a.Close()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return a
+	return workloadtest.New(t, domain, ttl)
 }
 
-func sourceOf(t testing.TB, a *workload.Authority, path string) *workload.Source {
+func sourceOf(t testing.TB, a *workloadtest.Authority, path string) *workload.Source {
 	t.Helper()
-	addr, err := a.Socket(spiffeid.RequireFromPath(domain, path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The partner's endpoint is away, which must disturb nothing.
-	partner := workload.Federated{TrustDomain: spiffeid.RequireTrustDomainFromString("partner.example"), Endpoint: "https://127.0.0.1:1"}
-	s, err := workload.NewSource(t.Context(), workload.SourceConfig{Socket: addr, Federated: []workload.Federated{partner}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+	return a.Source(t, path, func(c *workload.SourceConfig) {
+		// The partner's endpoint is away, which must disturb nothing.
+		c.Federated = []workload.Federated{{TrustDomain: spiffeid.RequireTrustDomainFromString("partner.example"), Endpoint: "https://127.0.0.1:1"}}
 	})
-	return s
 }
 
 // logKey is a gateway's log.
@@ -258,7 +229,7 @@ func (f *faulty) forwards() (out []recorded) {
 type world struct {
 	t        testing.TB
 	relay    *Relay
-	auth     *workload.Authority
+	auth     *workloadtest.Authority
 	gateway  *workload.Source
 	stranger *workload.Source
 	key      logKey
@@ -273,7 +244,7 @@ func newWorld(t testing.TB, edit func(*Config)) *world {
 	return newWorldOf(t, authority(t, time.Hour), edit)
 }
 
-func newWorldOf(t testing.TB, a *workload.Authority, edit func(*Config)) *world {
+func newWorldOf(t testing.TB, a *workloadtest.Authority, edit func(*Config)) *world {
 	t.Helper()
 	w := &world{
 		t: t, auth: a, gateway: sourceOf(t, a, "/gateway/a"), stranger: sourceOf(t, a, "/gateway/other-pool"),
