@@ -14,7 +14,7 @@ import (
 // whenever somebody looks.
 func watchFleet(provider metric.MeterProvider, f *fleet.Fleet) error {
 	n := instruments{m: provider.Meter(scope)}
-	readings := n.ofReplicas()
+	readings, pools := n.ofReplicas(), n.ofPools()
 	memory := n.gauge("sallyport.index.memory", "By", "Memory that the residency index has allocated.")
 	if n.err != nil {
 		return fmt.Errorf("make gauges: %w", n.err)
@@ -26,6 +26,9 @@ func watchFleet(provider metric.MeterProvider, f *fleet.Fleet) error {
 			for _, read := range readings {
 				read(o, r)
 			}
+		}
+		for _, p := range f.Pools() {
+			pools(o, p)
 		}
 		return nil
 	}, n.observed...)
@@ -91,15 +94,37 @@ func (n *instruments) ofReplicas() []reading {
 		n.level("sallyport.replica.blocks.capacity", "{block}", "KV blocks that the engine has.", func(r *labelled) int64 { return r.KVTotal }),
 		n.level("sallyport.replica.running", "{request}", "Requests that the replica works on.", func(r *labelled) int64 { return r.Running }),
 		n.level("sallyport.replica.waiting_tokens", "{token}", "Prompt tokens that wait for their prefill.", func(r *labelled) int64 { return r.Waiting }),
-		n.level("sallyport.replica.prefill.rate", "{token}/s", "How fast the replica prefills, as measured.", func(r *labelled) int64 { return r.PrefillPS }),
+		n.level("sallyport.replica.prefill.rate", "{token}/s", "How fast the replica prefills, as measured.", func(r *labelled) int64 { return 1e12 / max(r.PrefillPS, 1) }),
 		n.share("sallyport.replica.confidence", "1", "How far predictions of cached tokens are believed, 0 to 1.", func(r *labelled) float64 { return float64(r.Confidence) / 1000 }),
 		n.share("sallyport.replica.event.lag", "s", "How far the replica's cache events are behind.", func(r *labelled) float64 { return float64(r.LagMS) / 1000 }),
+
+		n.share("sallyport.replica.load.imbalance", "1", "Load of the replica over the mean of its pool.", func(r *labelled) float64 { return r.LoadRatio }),
+		n.share("sallyport.replica.blocks.imbalance", "1", "Blocks that the index knows to be on the replica over the mean of its pool.", func(r *labelled) float64 { return r.BlockRatio }),
 
 		n.total("sallyport.replica.doubts", "{doubt}", "Times that the replica came to be in doubt.", func(r *labelled) int64 { return int64(r.Doubts) }),
 		n.total("sallyport.replica.blocks.told", "{block}", "Blocks that the replica said it holds, since it was first watched.", func(r *labelled) int64 { return int64(r.BlocksIn) }),
 		n.total("sallyport.replica.predicted_cached_tokens", "{token}", "Prompt tokens that placement expected to find cached, of requests whose engine reported what it found.", func(r *labelled) int64 { return int64(r.Predicted) }),
 		n.total("sallyport.replica.cached_tokens", "{token}", "Prompt tokens that the engine then reported as cached.", func(r *labelled) int64 { return int64(r.Cached) }),
 		n.total("sallyport.replica.prompt_tokens", "{token}", "Prompt tokens of the same requests.", func(r *labelled) int64 { return int64(r.Prompt) }),
+	}
+}
+
+// ofPools observes what a pool's replicas are together.
+func (n *instruments) ofPools() func(metric.Observer, fleet.PoolStatus) {
+	hot := n.gauge("sallyport.pool.hot_replicas", "{replica}", "Replicas with far more load than the mean of their pool.")
+	lookups := n.count("sallyport.pool.lookups", "{prompt}", "Placed prompts that were looked up in the residency index.")
+	overlaps := n.count("sallyport.pool.overlaps", "{prompt}", "Of these, prompts of which somebody held a beginning.")
+	without := n.gauge("sallyport.pool.no_overlap", "", "1 while replicas tell of blocks and no prompt has overlapped with any for long.")
+	return func(o metric.Observer, p fleet.PoolStatus) {
+		named := metric.WithAttributes(attribute.String("pool", p.Name))
+		o.ObserveInt64(hot, int64(p.Hot), named)
+		o.ObserveInt64(lookups, int64(p.Lookups), named)
+		o.ObserveInt64(overlaps, int64(p.Overlaps), named)
+		no := int64(0)
+		if p.NoOverlap {
+			no = 1
+		}
+		o.ObserveInt64(without, no, named)
 	}
 }
 

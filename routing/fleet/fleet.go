@@ -94,6 +94,7 @@ type Fleet struct {
 	owners   []owner               // by index ordinal
 	overlay  ledger.Overlay[target]
 	rates    map[string]*ledger.Rate // prefill rate by pool
+	overlaps map[string]*overlaps    // by pool
 	notices  []Notice                // to be handed out
 	started  time.Time               // zero before Run
 	ready    bool
@@ -134,8 +135,8 @@ func New(c Config) (*Fleet, error) {
 	}
 	f := &Fleet{
 		cfg: c, key: c.BlockKey, index: index, log: c.Log,
-		changed: make(chan struct{}, 1),
-		pools:   make(map[string][]*replica), rates: make(map[string]*ledger.Rate),
+		changed: make(chan struct{}, 1), overlaps: make(map[string]*overlaps),
+		pools: make(map[string][]*replica), rates: make(map[string]*ledger.Rate),
 	}
 	return f, f.SetTargets(c.Targets)
 }

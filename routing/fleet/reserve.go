@@ -141,6 +141,7 @@ func (f *Fleet) reserve(req *Request, look *lookup, v *view, p routing.Placement
 		fleet:      f, replica: r, reserved: now,
 		alone: v.snapshot.Candidates[p.Chosen].Running == 0,
 	}
+	f.lookedUp(r.target.Pool, look)
 	res.probe = r.breaker.pass()
 	r.gen++
 	res.Counter = r.work.Dispatch(int64(tokens))

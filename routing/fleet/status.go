@@ -27,7 +27,10 @@ type Status struct {
 	Confidence int   // per mille
 	PrefillPS  int64
 	LagMS      int64
-	Frames     uint64 // number of the last frame of its Watch that was applied
+	Load       int64   // prefill tokens that wait, and tokens that running requests hold
+	LoadRatio  float64 // Load over the mean of the pool's replicas that take requests; 0 where nobody has any
+	BlockRatio float64 // Blocks over the mean of the same
+	Frames     uint64  // number of the last frame of its Watch that was applied
 
 	Doubt     Doubt  // why it earns no credit although its stream is live
 	Doubts    uint64 // how often it came to be in doubt
@@ -50,10 +53,11 @@ func (f *Fleet) Replicas() []Status {
 			Engine: r.hello.GetEngine(), Models: r.hello.GetModels(), Routes: r.hello.GetRoutesIsolated(),
 			Stream: c.Stream, StreamWhy: c.StreamReason, BlockSize: c.BlockSize, Blocks: r.blocks,
 			KVTotal: c.KVTotal, KVUsed: clamp(r.load.GetKvUsedBlocks()), Running: c.Running, Waiting: c.WaitingTokens,
-			Confidence: c.Confidence, PrefillPS: c.PrefillPS, LagMS: c.LagMS, Frames: r.frames.Load(),
+			Confidence: c.Confidence, PrefillPS: c.PrefillPS, LagMS: c.LagMS, Load: c.Load, Frames: r.frames.Load(),
 			Doubt: r.doubt, Doubts: r.doubts, BlocksIn: r.blocksIn, Predicted: r.predicted, Cached: r.cached, Prompt: r.prompt,
 		}
 	}
+	balance(out)
 	return out
 }
 
