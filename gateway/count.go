@@ -63,10 +63,11 @@ type tokens struct {
 	blocks    func([]uint64, *blockid.Key, int) []uint64 // appends the ids of ids' blocks; nil: they are computed
 
 	// Our own tokenizer's, believed or not; nil where it cannot do the request.
-	own      []uint32
-	standing *prompt.Standing
-	level    prompt.Level // when they were made
-	compared bool         // with an engine's ids
+	own       []uint32
+	ownBlocks func([]uint64, *blockid.Key, int) []uint64
+	standing  *prompt.Standing
+	level     prompt.Level // when they were made
+	compared  bool         // with an engine's ids
 }
 
 // exact reports whether a count with that basis, as policy or a record names
@@ -116,7 +117,7 @@ func (x *exchange) native(ctx context.Context) tokens {
 	s := x.live.standings[base]
 	t := tokens{
 		ids: p.IDs, count: len(p.IDs), basis: basisNative, firstTurn: p.FirstUserTurn, blocks: p.AppendBlocks,
-		own: p.IDs, standing: s, level: s.Level(),
+		own: p.IDs, ownBlocks: p.AppendBlocks, standing: s, level: s.Level(),
 	}
 	if t.level == prompt.Distrusted {
 		e := x.estimate()

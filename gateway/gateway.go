@@ -117,6 +117,8 @@ type Gateway struct {
 	withdrawn    bell // rung when credentials may have been withdrawn
 	inflight     inflight
 	counting     counters
+	looks        looks
+	overlap      overlap
 	tracer       trace.Tracer
 }
 
@@ -195,8 +197,13 @@ func standings(prompts map[string]*prompt.Memory, before *Live) map[string]*prom
 		if before == nil || before.Prompts[name] == nil {
 			continue
 		}
-		if before.Prompts[name].Model().Digest() == m.Model().Digest() {
-			out[name] = before.standings[name]
+		switch old := before.standings[name]; {
+		case before.Prompts[name].Model().Digest() == m.Model().Digest():
+			out[name] = old
+		case old.Level() == prompt.Distrusted:
+			// What takes the place of files that were wrong must be shown to be right
+			// before it is used.
+			out[name] = prompt.NewStanding(prompt.Distrusted)
 		}
 	}
 	return out

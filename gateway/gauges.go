@@ -42,10 +42,18 @@ func watchFleet(provider metric.MeterProvider, f *fleet.Fleet) error {
 func (g *Gateway) watchPrompts(provider metric.MeterProvider) error {
 	n := instruments{m: provider.Meter(scope)}
 	level := n.gauge("sallyport.prompt.level", "", "1 for how far the token ids that we compute for the model are believed.")
+	blind := n.gauge("sallyport.prompt.no_overlap", "", "1 while engines find prefixes cached that no prediction foretells, although their events are followed.")
 	if n.err != nil {
 		return fmt.Errorf("make gauges: %w", n.err)
 	}
 	_, err := n.m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		for model, alarm := range g.overlap.alarms() {
+			v := int64(0)
+			if alarm {
+				v = 1
+			}
+			o.ObserveInt64(blind, v, metric.WithAttributes(attribute.String("model", model)))
+		}
 		for model, at := range g.live.Load().levels() {
 			o.ObserveInt64(level, 1, metric.WithAttributes(attribute.String("model", model), attribute.String("level", at.String())))
 		}

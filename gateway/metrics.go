@@ -34,8 +34,8 @@ type metrics struct {
 
 	placements, excluded, predicted, cached, reported metric.Int64Counter
 
-	prompts, promptChecks metric.Int64Counter
-	count                 metric.Float64Histogram
+	prompts, promptChecks, divergences metric.Int64Counter
+	count                              metric.Float64Histogram
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
@@ -70,6 +70,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 
 	n.counter(&m.prompts, "sallyport.prompts", "{prompt}", "Prompts counted, by model, basis, and why the last step of the chain that was passed over could not do it.")
 	n.counter(&m.promptChecks, "sallyport.prompt.checks", "{check}", "Prompts that were held against what an engine made of them, by model and result.")
+	n.counter(&m.divergences, "sallyport.prompt.divergences", "{prompt}", "Prompts that differed from the engine's, by model and the part of the prompt where they first do.")
 	n.seconds(&m.count, "sallyport.prompt.count.duration", "Time that engines were given to count a prompt, by result.", short)
 	return &m, n.err
 }
@@ -183,6 +184,11 @@ func (m *metrics) askedEngine(ctx context.Context, why string, d time.Duration) 
 // checkedPrompt counts a prompt that was held against an engine's.
 func (m *metrics) checkedPrompt(ctx context.Context, model, result string) {
 	m.promptChecks.Add(ctx, 1, metric.WithAttributes(attribute.String("model", model), attribute.String("result", result)))
+}
+
+// diverged counts where a prompt first differed.
+func (m *metrics) diverged(ctx context.Context, model, part string) {
+	m.divergences.Add(ctx, 1, metric.WithAttributes(attribute.String("model", model), attribute.String("part", part)))
 }
 
 // ended counts an attempt.

@@ -16,6 +16,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/policies"
 	"github.com/sallyport-ai/sallyport/policy"
+	"github.com/sallyport-ai/sallyport/routing/prompt"
 	"github.com/sallyport-ai/sallyport/test/metricsdoc"
 )
 
@@ -41,6 +42,7 @@ func eventful(t *testing.T) (pages []string, spans tracetest.SpanStubs) {
 		func(c *Config) { c.Policy = failing },
 		func(c *Config) { c.Log = halted },
 		withoutTokenizer,
+		func(c *Config) { c.Live.Prompts = map[string]*prompt.Memory{"small": templated(t, without)} },
 	} {
 		w := watch(t, edit)
 		for _, body := range []string{chat(w.newMark()), chat(w.newMark(), streamed), chat(w.newMark(), `"max_tokens":7`), "{"} {
@@ -53,6 +55,9 @@ func eventful(t *testing.T) (pages []string, spans tracetest.SpanStubs) {
 		mark := w.newMark()
 		w.engine.on(mark, first(replies(http.StatusServiceUnavailable, engineText)))
 		w.post("acme", chat(mark))
+		if p := w.g.live.Load().Prompts["small"]; p != nil && p.Model() != w.model && w.g.cfg.Log == audit.Appender(w.log) {
+			eventually(t, "a look at what differs", func() bool { return strings.Contains(w.scrape(), "sallyport_prompt_divergences_total{") })
+		}
 		pages = append(pages, w.scrape())
 		spans = append(spans, tracetest.SpanStubsFromReadOnlySpans(w.spans.Ended())...)
 	}

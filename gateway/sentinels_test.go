@@ -39,6 +39,7 @@ var cannotReach = map[string]string{
 	"residency.ErrHandshake":   "makes a replica no candidate",
 	"residency.ErrProtocol":    "as ErrHandshake",
 	"residency.ErrSilent":      "as ErrHandshake",
+	"fleet.ErrGone":            "of a look beside a request, which then shows nothing",
 	"fleet.ErrNotReady":        "shown by /readyz alone",
 	"prompt.ErrUnsupported":    "the prompt is estimated instead, and the record says so",
 	"prompt.ErrLeftToEngine":   "the model is not loaded, at start",

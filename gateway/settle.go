@@ -90,7 +90,7 @@ func (x *exchange) settle(ctx context.Context, e ended) {
 	}
 	rec.Durability = x.durability()
 	x.g.metrics.ended(ctx, x, e)
-	x.checkUsage(ctx, e)
+	x.checkAnswer(ctx, e)
 	x.endCall(e)
 	err := x.step(context.WithoutCancel(ctx), "settle", func(ctx context.Context) error { return x.append(ctx, rec) })
 	if err != nil {

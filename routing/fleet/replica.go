@@ -36,6 +36,7 @@ type replica struct {
 	down   routing.Reason     // why the Watch does not make it eligible; empty: it does
 	detail string
 	cancel context.CancelFunc // ends the present session; nil without one
+	conn   *residency.Conn    // of the present session; nil without one
 
 	breaker breaker
 

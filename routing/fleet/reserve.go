@@ -69,6 +69,7 @@ type Reservation struct {
 	Counter    uint64 // the ticket's n: per relay process, from 1
 	Tokens     int    // of the prompt that the replica is expected to compute; at least 1
 	HolderDown bool   // a replica that held more of the prompt than any other is lost
+	Indexed    int    // blocks of the prompt that the replica's events said it holds, speculation apart
 
 	fleet    *Fleet
 	replica  *replica
@@ -137,6 +138,7 @@ func (f *Fleet) reserve(req *Request, look *lookup, v *view, p routing.Placement
 		Placement:  p,
 		Replica:    Replica{ID: r.id, Address: r.target.Address, Pool: r.target.Pool, Epoch: r.epoch, Rank: p.Rank, BlockSize: p.BlockSize},
 		HolderDown: p.Excluded[routing.HolderDown] > 0,
+		Indexed:    f.indexed(look, r, p.BlockSize),
 		Tokens:     tokens,
 		fleet:      f, replica: r, reserved: now,
 		alone: v.snapshot.Candidates[p.Chosen].Running == 0,

@@ -88,7 +88,7 @@ func (f *Fleet) ended(r *replica, err error) {
 	f.mu.Lock()
 	before, id := r.down, r.id
 	r.gen++
-	r.cancel, r.whole = nil, false
+	r.conn, r.cancel, r.whole = nil, nil, false
 	if broke := brokeWord(err); broke && r.doubt == "" {
 		f.doubted(r, BreaksWord, err.Error())
 	}
@@ -131,7 +131,7 @@ func (f *Fleet) session(ctx context.Context, r *replica) error {
 	// Not a deadline: the relay would learn of it, and end the Watch itself.
 	renew := time.AfterFunc(max(time.Until(conn.Renewal()), minLife), func() { cancel(errRenew) })
 	defer renew.Stop()
-	if err := f.pin(r, id, func() { cancel(nil) }); err != nil {
+	if err := f.pin(r, id, conn, func() { cancel(nil) }); err != nil {
 		return err
 	}
 	s := &session{f: f, r: r, id: id, cancel: cancel}
@@ -184,7 +184,7 @@ func (f *Fleet) connect(ctx context.Context, r *replica) (*residency.Conn, strin
 }
 
 // pin holds r to the ID it proved, and notes how to end the session.
-func (f *Fleet) pin(r *replica, id string, cancel context.CancelFunc) error {
+func (f *Fleet) pin(r *replica, id string, conn *residency.Conn, cancel context.CancelFunc) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if r.id != "" && r.id != id {
@@ -193,7 +193,7 @@ func (f *Fleet) pin(r *replica, id string, cancel context.CancelFunc) error {
 	if other := f.byID(id); other != nil && other != r {
 		return &refusal{routing.SVIDMismatch, fmt.Errorf("%s proved %s, which is %s", r.target.Address, id, other.target.Address)}
 	}
-	r.id, r.cancel = id, cancel
+	r.id, r.conn, r.cancel = id, conn, cancel
 	return nil
 }
 

@@ -41,7 +41,8 @@ const (
 // Standing is the evidence on one model: whether the token ids that we computed
 // were those of its engines. It moves a level down when, of the last 200
 // observations at that level, at least 5 and more than 2 % were mismatches, and
-// a level up after 50 matches in a row. The zero value is ready, and safe for
+// a level up after 50 matches in a row, one of which at least was of the ids
+// themselves: prompts of one length may differ. The zero value is ready, and safe for
 // concurrent use.
 type Standing struct {
 	mu    sync.Mutex
@@ -51,7 +52,11 @@ type Standing struct {
 	n     int // observations in seen
 	bad   int // mismatches in seen
 	clean int // matches since the last mismatch or change of level
+	exact int // those of ids, not of lengths
 }
+
+// NewStanding is a standing that begins at a level, without evidence.
+func NewStanding(at Level) *Standing { return &Standing{level: at} }
 
 // Level is the present level.
 func (s *Standing) Level() Level {
@@ -67,8 +72,9 @@ func (s *Standing) at() Level {
 	return s.level
 }
 
-// Observe takes one observation and returns the level before and after it.
-func (s *Standing) Observe(match bool) (from, to Level) {
+// Observe takes one observation, of the ids or only of the length of a prompt,
+// and returns the level before and after it.
+func (s *Standing) Observe(match, ids bool) (from, to Level) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	from = s.at()
@@ -80,14 +86,17 @@ func (s *Standing) Observe(match bool) (from, to Level) {
 	s.next = (s.next + 1) % evidenceWindow
 	if match {
 		s.clean++
+		if ids {
+			s.exact++
+		}
 	} else {
 		s.bad++
-		s.clean = 0
+		s.clean, s.exact = 0, 0
 	}
 	switch {
 	case s.bad >= mismatchLeast && s.bad*mismatchShare > s.n && from > Distrusted:
 		s.move(from - 1)
-	case s.clean >= cleanRun && from < Verified:
+	case s.clean >= cleanRun && s.exact > 0 && from < Verified:
 		s.move(from + 1)
 	}
 	return from, s.at()
@@ -96,7 +105,7 @@ func (s *Standing) Observe(match bool) (from, to Level) {
 // move begins the evidence anew at another level.
 func (s *Standing) move(to Level) {
 	s.level = to
-	s.n, s.bad, s.clean, s.next = 0, 0, 0, 0
+	s.n, s.bad, s.clean, s.exact, s.next = 0, 0, 0, 0, 0
 }
 
 // Digest names the model's files and how its engine was started: whatever a

@@ -2,22 +2,24 @@ package prompt
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/quick"
 )
 
-// observe gives a standing the observations of a text, m for a match and x for
-// a mismatch, and returns its level.
+// observe gives a standing the observations of a text, m for a match, l for one
+// of lengths alone and x for a mismatch, and returns its level.
 func observe(s *Standing, text string) Level {
 	to := s.Level()
 	for _, c := range text {
-		_, to = s.Observe(c == 'm')
+		_, to = s.Observe(c != 'x', c == 'm')
 	}
 	return to
 }
 
 func TestEvidenceMovesAModel(t *testing.T) {
 	const clean = "mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmm" // 50
+	lengths := strings.Repeat("l", 50)
 	for _, c := range []struct {
 		claim, evidence string
 		want            Level
@@ -27,6 +29,9 @@ func TestEvidenceMovesAModel(t *testing.T) {
 		{"five do", "xxxxx", Distrusted},
 		{"49 matches are not enough", clean[1:], Unverified},
 		{"50 are", clean, Verified},
+		{"50 of lengths alone are not enough", lengths, Unverified},
+		{"one of ids makes them so", lengths + "m", Verified},
+		{"but it must be after the last mismatch", "m" + "x" + lengths, Unverified},
 		{"a mismatch begins the count anew", clean[1:] + "x" + clean[1:], Unverified},
 		{"of a verified model five make it unverified", clean + "xxxxx", Unverified},
 		{"and five more distrusted", clean + "xxxxx" + "xxxxx", Distrusted},
@@ -47,7 +52,7 @@ func TestMismatchesCountWithinTheLast200(t *testing.T) {
 	s.move(Verified)
 	for range 6 { // four in 200 are 2 %, whenever they come
 		for i := range 50 {
-			if _, to := s.Observe(i != 0); to != Verified {
+			if _, to := s.Observe(i != 0, true); to != Verified {
 				t.Fatalf("one mismatch in 50 made it %v", to)
 			}
 		}
@@ -61,7 +66,7 @@ func TestAStandingNeverSkipsALevelAndItsCountsHold(t *testing.T) {
 	f := func(evidence []bool) bool {
 		s := new(Standing)
 		for _, match := range evidence {
-			from, to := s.Observe(match)
+			from, to := s.Observe(match, match)
 			bad := 0
 			for i := range s.n {
 				if s.seen[(s.next-1-i+2*evidenceWindow)%evidenceWindow] {

@@ -90,6 +90,7 @@ type servedTicket struct {
 	gateway gatewayLog
 	ns      namespace
 	rank    int
+	since   time.Time // when it was admitted
 }
 
 // tickets remembers the last tickets served, by decision id.
@@ -111,7 +112,7 @@ func (t *tickets) add(f *forwarded) {
 		t.order[t.next] = tk.ID
 		t.next = (t.next + 1) % knownTickets
 	}
-	t.byID[tk.ID] = servedTicket{f.gateway(), namespace{tk.Model, tk.Adapter, tk.Domain}, tk.Rank}
+	t.byID[tk.ID] = servedTicket{f.gateway(), namespace{tk.Model, tk.Adapter, tk.Domain}, tk.Rank, time.Now()}
 }
 
 func (t *tickets) get(id string) (servedTicket, bool) {

@@ -30,6 +30,7 @@ type hub struct {
 	closed  bool
 	lag     time.Duration // from the engine's batch to its application, smoothed
 	restart func()        // called without the lock when an engine seems to have restarted
+	traces  traces
 }
 
 // subscriber is one Watch. Its queue is bounded: one that does not keep up is
@@ -100,6 +101,7 @@ func (h *hub) flush() {
 func (h *hub) flushStream(s *stream) {
 	if c := s.m.flush(); c != nil {
 		c.rank = s.rank
+		h.traces.note(s.rank, c.stored, s.m, time.Now())
 		h.send(c)
 	}
 	if pct := s.m.orphansPct(); pct/5 != s.state.orphans/5 {

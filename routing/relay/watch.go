@@ -316,14 +316,17 @@ func (w *watch) reportLoad() error {
 // Diverge says how far ids, in the key of the Watch of the gateway that the
 // ticket came from, follow what the engine stored in the ticket's namespace. A
 // gateway that sees where its own tokens part from the engine's can tell a
-// wrong chat template from an eviction.
+// wrong chat template from an eviction. Nothing is known of a ticket that is
+// forgotten or not the caller's, nor of one during which nothing was stored:
+// what it found cached may have been evicted since.
 func (s *watchServer) Diverge(ctx context.Context, req *residencyv1.DivergeRequest) (*residencyv1.DivergeResponse, error) {
 	id, _, err := caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(req.GetIds()) > maxIDs {
-		return nil, status.Errorf(codes.InvalidArgument, "%d ids, at most %d", len(req.GetIds()), maxIDs)
+	ids := req.GetIds()
+	if len(ids) > maxIDs {
+		return nil, status.Errorf(codes.InvalidArgument, "%d ids, at most %d", len(ids), maxIDs)
 	}
 	t, ok := s.r.tickets.get(req.GetTicketId())
 	if !ok || t.gateway.peer != id {
@@ -333,11 +336,11 @@ func (s *watchServer) Diverge(ctx context.Context, req *residencyv1.DivergeReque
 	if !ok {
 		return new(residencyv1.DivergeResponse), nil
 	}
-	depth := s.r.hub.match(t.rank, &key, t.ns, req.GetIds())
-	if !s.r.cfg.Engine.addressable() { // any rank may have had it
-		for rank := 1; rank < s.r.cfg.Engine.ranks(); rank++ {
-			depth = max(depth, s.r.hub.match(rank, &key, t.ns, req.GetIds()))
-		}
+	depth, seen := s.r.hub.traces.follow(traceKey{t.ns, t.rank}, &key, ids, t.since)
+	if depth < len(ids) {
+		depth = max(depth, s.r.hub.match(t.rank, &key, t.ns, ids))
 	}
-	return &residencyv1.DivergeResponse{Known: true, Index: uint32(depth)}, nil
+	// A path is remembered so far and no further.
+	whole := depth == len(ids) || depth >= traceLength
+	return &residencyv1.DivergeResponse{Known: seen || whole, Index: uint32(depth)}, nil
 }

@@ -1,0 +1,84 @@
+package relay
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/routing/blockid"
+	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
+	"github.com/sallyport-ai/sallyport/routing/sim"
+)
+
+func TestDivergeTellsWhereAPromptPartsFromWhatItMadeTheEngineStore(t *testing.T) {
+	w, model, _, _ := simWorld(t, func(s *sim.Config, _ *Config) { s.Blocks = 96 })
+	_, _, _ = w.believe() // its key is {7}
+	client := w.residency(w.gateway)
+	key := blockid.Key{7}
+	ask := func(id string, tokens []uint32) *residencyv1.DivergeResponse {
+		r, err := client.Diverge(t.Context(), &residencyv1.DivergeRequest{TicketId: id, Ids: blockid.Append(nil, &key, tokens, 16)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	send := func(body string) (id string) {
+		tk := w.ticketFor(body)
+		if code, text := w.post(w.sign(tk), body); code != http.StatusOK {
+			t.Fatalf("%d %s", code, text)
+		}
+		return tk.ID
+	}
+	body := longBody("traced")
+	p, err := model.Chat(t.Context(), []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := uint32(len(p.IDs) / 16)
+	first := send(body)
+	eventually(t, "the whole path", func() bool { r := ask(first, p.IDs); return r.GetKnown() && r.GetIndex() == blocks })
+	for _, at := range []uint32{0, 3, blocks - 1} {
+		wrong := slices.Clone(p.IDs)
+		wrong[at*16+5]++
+		if r := ask(first, wrong); !r.GetKnown() || r.GetIndex() != at {
+			t.Errorf("differing in block %d: %v", at, r)
+		}
+	}
+	if r := ask("no such ticket", p.IDs); r.GetKnown() {
+		t.Errorf("of an unknown ticket: %v", r)
+	}
+	// Others push it out of the engine's cache; what it made the engine store is
+	// not forgotten with that.
+	for i := range 8 {
+		send(longBody(fmt.Sprintf("other %d", i)))
+	}
+	if r := ask(first, p.IDs); !r.GetKnown() || r.GetIndex() != blocks {
+		t.Errorf("after its eviction: %v, want %d", r, blocks)
+	}
+	if r, err := w.residency(w.stranger).Diverge(t.Context(), &residencyv1.DivergeRequest{TicketId: first, Ids: []uint64{1}}); err == nil && r.GetKnown() {
+		t.Errorf("a stranger was told %v", r)
+	}
+}
+
+func TestTracesAreBounded(t *testing.T) {
+	var h traces
+	m := newMirror(mirrorConfig{blockSize: 16})
+	sp := &space{domain: "d", reported: true}
+	for i := range 10_000 {
+		if i%100 == 0 {
+			sp = &space{domain: fmt.Sprint(i), reported: true}
+		}
+		n := stored{node: uint32(i + 1), space: sp, tokens: []uint32{uint32(i)}}
+		h.note(0, []stored{n}, m, time.Unix(int64(i), 0))
+	}
+	if n := len(h.order); n > 200*tracesEach || h.blocks != 100*tracesEach {
+		t.Errorf("%d paths of %d blocks", n, h.blocks)
+	}
+	long := &trace{key: traceKey{rank: 1}, blocks: make([]traced, tracedBlocks)}
+	h.add(long)
+	if len(h.order) != 1 || h.blocks != tracedBlocks || len(h.by) != 1 {
+		t.Errorf("%d paths of %d blocks in %d namespaces", len(h.order), h.blocks, len(h.by))
+	}
+}
