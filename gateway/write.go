@@ -225,7 +225,7 @@ func recordOf(p routing.Placement) *audit.Placement {
 		Strategy: string(p.Strategy), Basis: string(p.Basis), BasisReason: string(p.BasisReason),
 		Pool: p.Pool, Replica: p.ID, Epoch: p.Epoch, Rank: p.Rank, Seed: p.Seed,
 		PredictedCached: p.Predicted, BlockSize: p.BlockSize, Blocks: p.Blocks, EventLagMS: p.LagMS,
-		ChosenBecause: string(p.ChosenBecause), Others: p.Others, Considered: p.Considered,
+		ChosenBecause: string(p.ChosenBecause), Others: p.Others, Usual: p.Usual, Considered: p.Considered,
 		Excluded: make(map[string]int, len(p.Excluded)),
 	}
 	for reason, n := range p.Excluded {

@@ -107,31 +107,6 @@ func lacking(c *Candidate, z *sizes, hit int64) int64 {
 	return mulDiv(short, z.block, 1)
 }
 
-// othersOf is how many requests are held up while one is computed, per mille:
-// as many as wait at the average replica, and the next to come.
-//
-// In a queue that serves in order, work holds up everybody who comes until the
-// queue is empty again. By Little's law about as many come while one waits as
-// wait; and since those who come are placed where they wait least, it is the
-// queue of the average replica that counts and not that of the one chosen.
-func othersOf(waiting int64, replicas int) int64 {
-	return addSat(1000, mulDiv(waiting, 1000, int64(replicas)))
-}
-
-// charge adds to each cost, which so far is what q itself waits, what computing
-// there makes others wait, and returns the first of the cheapest.
-func charge(s Snapshot, eligible []scored, others int64) *scored {
-	least := &eligible[0]
-	for i := range eligible {
-		e := &eligible[i]
-		e.cost = addSat(e.cost, milli(milli(e.computed, others), s.Candidates[e.index].PrefillPS))
-		if e.cost < least.cost {
-			least = e
-		}
-	}
-	return least
-}
-
 // basisOf says what knowledge the choice among eligible rests on.
 func basisOf(q *Query, s Snapshot, eligible []scored) (Basis, BasisReason) {
 	if !q.TokensExact {

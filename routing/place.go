@@ -44,8 +44,9 @@ func Place(q Query, s Snapshot) (Placement, error) {
 	defer scratch.Put(work)
 	*work = slices.Grow((*work)[:0], len(s.Candidates))
 	eligible := (*work)[:len(s.Candidates)]
-	n, waiting := 0, int64(0)
+	n := 0
 	var z sizes
+	var waiting crowd
 	for i := range s.Candidates {
 		c := &s.Candidates[i]
 		if c.Excluded != "" {
@@ -60,18 +61,18 @@ func Place(q Query, s Snapshot) (Placement, error) {
 		}
 		e.index = i
 		n++
-		waiting = addSat(waiting, max(c.Waiting, 0))
+		waiting.add(c)
 	}
 	eligible = eligible[:n]
 	if n == 0 {
 		return Placement{}, &NoReplicaError{Considered: len(s.Candidates), Excluded: excluded}
 	}
-	others := othersOf(waiting, n)
-	least := charge(s, eligible, others)
+	price := waiting.price(int64(n))
+	least := price.charge(s, eligible)
 	basis, why := basisOf(&q, s, eligible)
-	best, because := choose(&q, s, eligible, least, basis, others)
+	best, because := choose(&q, s, eligible, least, basis, price)
 	p := placement(&q, s, eligible, best, because, basis, why, excluded)
-	p.Others = others
+	p.Others, p.Usual = price.others, price.usual
 	return p, nil
 }
 
@@ -147,9 +148,9 @@ func byCost(s Snapshot, a, b *scored) int {
 
 // choose returns the index in eligible of the candidate to use, and what
 // decided.
-func choose(q *Query, s Snapshot, eligible []scored, least *scored, basis Basis, others int64) (int, Because) {
+func choose(q *Query, s Snapshot, eligible []scored, least *scored, basis Basis, p price) (int, Because) {
 	if basis == Affinity && q.Affinity != [32]byte{} {
-		return chooseAffine(q, s, eligible, least, others), sole(eligible, ByAffinity)
+		return chooseAffine(q, s, eligible, least, p), sole(eligible, ByAffinity)
 	}
 	if q.Strategy == Probabilistic {
 		return chooseNearTie(q, s, eligible, least.cost)
@@ -177,8 +178,8 @@ func choose(q *Query, s Snapshot, eligible []scored, least *scored, basis Basis,
 // it: whose cost exceeds the least by no more than computing the prompt costs,
 // which is all that going back to where it was computed can spare. So a
 // conversation that too many ask about moves on, to the next in its order.
-func chooseAffine(q *Query, s Snapshot, eligible []scored, least *scored, others int64) int {
-	limit := addSat(least.cost, milli(milli(least.computed, addSat(1000, others)), s.Candidates[least.index].PrefillPS))
+func chooseAffine(q *Query, s Snapshot, eligible []scored, least *scored, p price) int {
+	limit := addSat(least.cost, milli(addSat(least.computed, p.delay(least.computed)), s.Candidates[least.index].PrefillPS))
 	best := -1
 	for i := range eligible {
 		e := &eligible[i]

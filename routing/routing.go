@@ -14,13 +14,16 @@
 //	computed  = n - hit - lower
 //	lacking   = memory needed beyond the hit and what is free, in tokens
 //	wait      = (waiting + computed + lacking) * prefill_ps / 1000 + lower * lower_ps / 1000 + decode_ns
-//	others    = 1 + the mean number of requests waiting at a replica
-//	cost      = wait + computed * others * prefill_ps / 1000 + penalty
+//	others    = 1 + the mean number of requests waiting, where no replica counts for more than 1 + twice the median
+//	usual     = the mean of waiting where no more than that many requests wait
+//	delay     = min(computed * others, computed + 2 * usual) * prefill_ps / 1000
+//	cost      = wait + delay + penalty
 //
-// The last line but one is why a hot prefix is not copied to everywhere: what
-// this caller computes makes others wait, at least the next one to come. A copy
-// is made once waiting at the holder exceeds both together. Only a replica that
-// could never hold the request is not eligible for want of memory.
+// Delay is why a hot prefix is not copied to everywhere: what this caller computes
+// makes others wait, at least the next one to come. A copy is made once waiting at
+// the holder exceeds both together, and that is never later than for twice the
+// usual wait and twice the time that computing takes. Only a replica that could
+// never hold the request is not eligible for want of memory.
 //
 // A prefix that is being prefilled somewhere counts towards hit (Overlay) but
 // never towards predicted, which is what the record promises of the engine.
@@ -206,7 +209,8 @@ type Placement struct {
 	LagMS     int64
 	CostNS    int64
 	WaitNS    int64 // part of CostNS that is until its first token, as far as can be known
-	Others    int64 // requests that computing a prompt holds up, per mille; the same for every candidate
+	Others    int64 // requests that computing a prompt holds up, per mille; with Usual the same for every candidate
+	Usual     int64 // tokens that wait at a replica that is not crowded
 
 	ChosenBecause Because
 	Considered    int            // candidates in the snapshot
