@@ -37,17 +37,19 @@ func partnerOf(t *testing.T, w *world, callers string) func(path string) *http.C
 	t.Cleanup(endpoint.Close)
 	ca := filepath.Join(w.dir, "endpoint.pem")
 	writeFile(t, ca, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: endpoint.Certificate().Raw})))
+	w.federate(t, fmt.Sprintf("bundle_endpoint: %q, ca_file: %q, callers: [%s]", endpoint.URL, ca, callers))
+	return func(path string) *http.Client { return w.showing(t, partner.At(t, path)) }
+}
+
+// federate adds the trust domain partner.example to the gateway's file, and
+// registers its workloads with acme.
+func (w *world) federate(t *testing.T, how string) {
+	t.Helper()
 	text, err := os.ReadFile(w.config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, w.config, strings.Replace(string(text), "identity:\n", fmt.Sprintf(
-		"identity:\n  federation: [{trust_domain: partner.example, bundle_endpoint: %q, ca_file: %q, callers: [%s]}]\n", endpoint.URL, ca, callers), 1))
-	return func(path string) *http.Client { return w.showing(t, partner.At(t, path)) }
-}
-
-func TestACallerOfAFederatedDomainIsAdmittedIfItIsNamedAndRegistered(t *testing.T) {
-	w := newWorld(t)
+	writeFile(t, w.config, strings.Replace(string(text), "identity:\n", "identity:\n  federation: [{trust_domain: partner.example, "+how+"}]\n", 1))
 	file := filepath.Join(w.dir, "policy/sallyport/workloads/data.json")
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -62,6 +64,10 @@ func TestACallerOfAFederatedDomainIsAdmittedIfItIsNamedAndRegistered(t *testing.
 		t.Fatal(err)
 	}
 	writeFile(t, file, string(raw))
+}
+
+func TestACallerOfAFederatedDomainIsAdmittedIfItIsNamedAndRegistered(t *testing.T) {
+	w := newWorld(t)
 	as := partnerOf(t, w, `"spiffe://partner.example/team/*"`)
 	admin := w.withAdmin(t)
 	_, url := w.serve(t)

@@ -10,12 +10,16 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
 
 	"github.com/sallyport-ai/sallyport/audit"
 )
@@ -161,7 +165,7 @@ func (w *world) asBatch(t *testing.T) *http.Client {
 
 func TestSPIRERotationsInterruptNothing(t *testing.T) {
 	t.Parallel()
-	s := newSPIRE(t)
+	s := newSPIRE(t, trustDomain)
 	// Slow enough for a stream that outlasts the rotations: a step is a token.
 	const tokens = 1900
 	w := newWorldOf(t, s, "--step", (s.ttl * 12 / 5 / tokens).String(), "--sentences", "4000")
@@ -224,7 +228,7 @@ func TestSPIRERotationsInterruptNothing(t *testing.T) {
 
 func TestSPIREOutagePastExpiryFailsClosedAndHeals(t *testing.T) {
 	t.Parallel()
-	s := newSPIRE(t)
+	s := newSPIRE(t, trustDomain)
 	w := newWorldOf(t, s)
 	admin := w.withAdmin(t)
 	batch := w.asBatch(t)
@@ -289,7 +293,7 @@ func TestSPIREOutagePastExpiryFailsClosedAndHeals(t *testing.T) {
 
 func TestSPIREEntriesDecideWhoServes(t *testing.T) {
 	t.Parallel()
-	s := newSPIRE(t)
+	s := newSPIRE(t, trustDomain)
 	w := newWorldOf(t, s)
 	_, url := w.serve(t)
 	token := w.token(t, "alice@acme.example", "acme")
@@ -354,4 +358,49 @@ func sum(counts map[string]int) (n int) {
 		n += c
 	}
 	return n
+}
+
+func TestSPIREIsFederatedWithByItsBundleEndpoint(t *testing.T) {
+	t.Parallel()
+	partner := newSPIRE(t, "partner.example")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := "spiffe://partner.example/team/a"
+	partner.register(t, id, self)
+	w := newWorld(t)
+	bundle := filepath.Join(w.dir, "partner.json")
+	writeFile(t, bundle, string(partner.server(t, "bundle", "show", "-format", "spiffe")))
+	w.federate(t, fmt.Sprintf(`bundle_endpoint: "https://%s", endpoint_id: "spiffe://partner.example/spire/server", bundle_file: %q, callers: [%q]`,
+		partner.bundles, bundle, "spiffe://partner.example/team/*"))
+	text, err := os.ReadFile(w.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, w.config, strings.Replace(string(text), "identity:\n", "identity:\n  jwt_svid: {audience: sallyport}\n", 1))
+	_, url := w.serve(t)
+
+	decision, _ := recordsOf(t, w.logDir, awaitOK(t, w.showing(t, partner.socket()), url, ""))
+	if c := decision.Caller; c.Method != "x509_svid" || c.Workload != id || c.Registration != "partners" {
+		t.Errorf("by its certificate the caller is %+v", c)
+	}
+	decision, _ = recordsOf(t, w.logDir, awaitOK(t, w.client(t, nil), url, partner.token(t, "sallyport")))
+	if c := decision.Caller; c.Method != "jwt_svid" || c.Workload != id || c.Registration != "partners" {
+		t.Errorf("by its token the caller is %+v", c)
+	}
+	a, err := ask(t.Context(), w.client(t, nil), url, partner.token(t, "billing"), chat("Is this for you?", false, 4))
+	if err != nil || a.status != http.StatusUnauthorized {
+		t.Errorf("with a token for another audience: %d %s, %v", a.status, a.code, err)
+	}
+}
+
+// token is a JWT-SVID of this process.
+func (s *spire) token(t *testing.T, audience string) string {
+	t.Helper()
+	svid, err := workloadapi.FetchJWTSVID(t.Context(), jwtsvid.Params{Audience: audience}, workloadapi.WithAddr(s.socket()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return svid.Marshal()
 }

@@ -19,6 +19,8 @@ import (
 // spire is a real SPIRE server with one agent, on loopback. It tells workloads
 // apart by the path of their executable, so each has a name for ours of its own.
 type spire struct {
+	domain  string // its trust domain
+	bundles string // host:port of its bundle endpoint
 	dir     string
 	bin     string // where spire-server and spire-agent are
 	ttl     time.Duration
@@ -31,17 +33,17 @@ var (
 	agentServes = regexp.MustCompile(`msg="Starting Workload and SDS APIs"`)
 )
 
-// spireNode is the agent's own identity.
-const spireNode = "spiffe://" + trustDomain + "/node"
+// node is the agent's own identity.
+func (s *spire) node() string { return "spiffe://" + s.domain + "/node" }
 
 // defaultSPIRETTL keeps the tests short; SALLYPORT_SPIRE_TTL says otherwise.
 const defaultSPIRETTL = 24 * time.Second
 
-// newSPIRE starts a server and its agent. It skips the test unless it is told
+// newSPIRE starts the server of a trust domain and its agent. It skips the test unless it is told
 // where their binaries are: to build them takes minutes.
-func newSPIRE(t *testing.T) *spire {
+func newSPIRE(t *testing.T, domain string) *spire {
 	t.Helper()
-	s := &spire{bin: os.Getenv("SALLYPORT_SPIRE"), ttl: defaultSPIRETTL, entries: make(map[string]string)}
+	s := &spire{domain: domain, bin: os.Getenv("SALLYPORT_SPIRE"), ttl: defaultSPIRETTL, entries: make(map[string]string)}
 	if s.bin == "" {
 		t.Skip("SALLYPORT_SPIRE does not name the folder of spire-server and spire-agent, which .ci/run builds")
 	}
@@ -60,7 +62,9 @@ func newSPIRE(t *testing.T) *spire {
 			t.Fatal(err)
 		}
 	}
-	fill := strings.NewReplacer("@DIR@", s.dir, "@PORT@", port, "@DOMAIN@", trustDomain, "@TTL@", s.ttl.String())
+	bundlePort := freePort(t)
+	s.bundles = net.JoinHostPort("127.0.0.1", bundlePort)
+	fill := strings.NewReplacer("@DIR@", s.dir, "@PORT@", port, "@BUNDLE_PORT@", bundlePort, "@DOMAIN@", domain, "@TTL@", s.ttl.String())
 	for _, name := range []string{"server.conf", "agent.conf"} {
 		text, err := os.ReadFile(filepath.Join("spire", name))
 		if err != nil {
@@ -72,7 +76,7 @@ func newSPIRE(t *testing.T) *spire {
 	s.healthy(t, "spire-server", "api.sock")
 	writeFile(t, filepath.Join(s.dir, "bundle.pem"), string(s.server(t, "bundle", "show", "-format", "pem")))
 	var token struct{ Value string }
-	s.server(t, "token", "generate", "-spiffeID", spireNode, "-output", "json").decode(t, &token)
+	s.server(t, "token", "generate", "-spiffeID", s.node(), "-output", "json").decode(t, &token)
 	s.startAgent(t, "-joinToken", token.Value)
 	return s
 }
@@ -143,7 +147,7 @@ func (s *spire) register(t *testing.T, id, executable string) {
 		}
 	}
 	seconds := strconv.Itoa(int(s.ttl / time.Second))
-	s.server(t, "entry", "create", "-parentID", spireNode, "-spiffeID", id, "-selector", "unix:path:"+executable,
+	s.server(t, "entry", "create", "-parentID", s.node(), "-spiffeID", id, "-selector", "unix:path:"+executable,
 		"-x509SVIDTTL", seconds, "-jwtSVIDTTL", seconds, "-output", "json").decode(t, &created)
 	if len(created.Results) != 1 || created.Results[0].Entry.ID == "" {
 		t.Fatalf("no entry was made for %s", id)
