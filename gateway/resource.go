@@ -99,7 +99,9 @@ func (o *oauth) challenge(h http.Header, r *http.Request, err error) {
 	default:
 		bearer += `, error="invalid_token"`
 	}
-	h.Add("WWW-Authenticate", bearer)
+	if !proven { // clients of DPoP look for its challenge alone
+		h.Add("WWW-Authenticate", bearer)
+	}
 	if dpop != "" {
 		h.Add("WWW-Authenticate", dpop)
 	}

@@ -1,0 +1,80 @@
+package test
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// An operator revokes by a command; the gateway that runs hears of it, says so in
+// its log without naming anybody, and goes on serving others.
+func TestARevocationByCommandReachesTheGatewayThatRuns(t *testing.T) {
+	w := newWorld(t)
+	raw, err := os.ReadFile(w.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := writeFile(t, filepath.Join(w.dir, "revocations"), "")
+	writeFile(t, w.config, strings.Replace(string(raw), "identity:\n", "identity:\n  revocations: {file: revocations}\n", 1))
+	gateway, url := w.serve(t)
+	client := w.client(t, nil)
+	alice, carol := w.token(t, "alice@acme.example", "acme"), w.token(t, "carol@acme.example", "acme")
+	awaitOK(t, client, url, alice)
+
+	for _, c := range []struct {
+		claim string
+		args  []string
+		code  int
+	}{
+		{"nobody's tokens", []string{"--subject", "alice@acme.example"}, 1},
+		{"tokens of tomorrow", []string{"--tenant", "acme", "--before", "2099-01-01T00:00:00Z"}, 1},
+		{"a time that is none", []string{"--tenant", "acme", "--before", "yesterday"}, 2},
+	} {
+		if out, code := sallyport(t, append([]string{"tokens", "revoke", "--config", w.config}, c.args...)...); code != c.code {
+			t.Errorf("%s: exit %d, %s", c.claim, code, out)
+		}
+	}
+	if text, err := os.ReadFile(file); err != nil || len(text) != 0 {
+		t.Fatalf("a refused command wrote %q, %v", text, err)
+	}
+
+	out, code := sallyport(t, "tokens", "revoke", "--config", w.config, "--tenant", "acme", "--subject", "alice@acme.example", "--by", "ops", "--reason", "drill", "--json")
+	var made struct{ ID string }
+	if err := json.Unmarshal([]byte(out), &made); code != 0 || err != nil || made.ID == "" {
+		t.Fatalf("exit %d, %v: %s", code, err, out)
+	}
+	revoked := time.Now()
+	w.outcome(t, url, alice, http.StatusUnauthorized)
+	if late := time.Since(revoked); late > 20*time.Second { // two seconds, on a machine that is busy
+		t.Errorf("heard of after %v", late)
+	}
+	w.outcome(t, url, carol, http.StatusOK)
+	later, err := w.issuer.Mint(map[string]any{"sub": "alice@acme.example", "tenant": "acme", "aud": audience, "iat": revoked.Unix() + 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.outcome(t, url, later, http.StatusOK)
+	if list, code := sallyport(t, "tokens", "list", "--config", w.config); code != 0 || !strings.Contains(list, made.ID) || !strings.Contains(list, "drill") {
+		t.Errorf("list: exit %d, %s", code, list)
+	}
+	gateway.stop(t)
+	told := 0
+	for _, r := range readLog(t, w.logDir) {
+		if r.Kind != audit.KindAdmin || !strings.Contains(string(r.Event), `"action":"revocation"`) {
+			continue
+		}
+		told++
+		if event := string(r.Event); !strings.Contains(event, made.ID) || !strings.Contains(event, `"by":"ops"`) || strings.Contains(event, "alice") {
+			t.Errorf("recorded as %s", event)
+		}
+	}
+	if told != 1 {
+		t.Errorf("%d records of the revocation", told)
+	}
+}
