@@ -69,6 +69,7 @@ type Config struct {
 	// Tests set these.
 
 	indexBytes int64         // budget of the residency index; 0: 1 GiB and 4 MiB for each of the first targets
+	keepLost   time.Duration // how long what a lost replica held is remembered; 0: keepLost
 	settle     time.Duration // unready at most this long after Run begins; 0: settle
 }
 
@@ -122,6 +123,9 @@ func New(c Config) (*Fleet, error) {
 	}
 	if c.settle == 0 {
 		c.settle = settle
+	}
+	if c.keepLost == 0 {
+		c.keepLost = keepLost
 	}
 	if c.Penalty <= 0 {
 		c.Penalty = penalty

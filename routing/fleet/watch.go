@@ -42,25 +42,22 @@ func (r *refusal) Unwrap() error { return r.err }
 // keep has one session after the other with r until ctx ends.
 func (f *Fleet) keep(ctx context.Context, r *replica) {
 	defer f.forget(r)
-	backoff, lost := minBackoff, time.Time{}
+	backoff, away := minBackoff, absence{keep: f.cfg.keepLost}
 	for {
 		began := time.Now()
 		err := f.session(ctx, r)
 		if ctx.Err() != nil {
 			return
 		}
-		watched := r.whole // written by this goroutine only
+		tooLong := away.ended(r.whole, time.Now()) // whole is written by this goroutine only
 		f.ended(r, err)
 		if errors.Is(err, errRenew) || errors.Is(err, errAnew) {
 			continue
 		}
-		if watched {
-			lost = time.Now()
-		}
 		if time.Since(began) > maxBackoff {
 			backoff = minBackoff
 		}
-		if time.Since(lost) > keepLost {
+		if tooLong {
 			f.forget(r)
 		}
 		select {
@@ -70,6 +67,22 @@ func (f *Fleet) keep(ctx context.Context, r *replica) {
 		}
 		backoff = min(2*backoff, maxBackoff)
 	}
+}
+
+// absence is since when a replica has not been watched. The zero absence is of
+// one that never was.
+type absence struct {
+	since time.Time
+	keep  time.Duration // how long what it held is remembered
+}
+
+// ended says at the end of a session, in which the replica was watched or not,
+// whether it has been away for too long.
+func (a *absence) ended(watched bool, now time.Time) bool {
+	if watched {
+		a.since = now
+	}
+	return !a.since.IsZero() && now.Sub(a.since) > a.keep
 }
 
 // ended notes that and why r is not watched any more. Its blocks stay in the
@@ -301,7 +314,7 @@ func (s *session) hello(epoch string, h *residencyv1.Hello) error {
 	ranks, blocks := int(h.GetRanks()), int(h.GetNumBlocks())
 	budget := f.share(ranks, blocks)
 	s.total, s.ownBudget, s.told.at = ranks*blocks, budget == blocks, time.Now()
-	if err := f.register(r, ranks, budget); err != nil {
+	if err := f.register(r, ranks, budget, blocks); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -320,8 +333,9 @@ func (s *session) hello(epoch string, h *residencyv1.Hello) error {
 	return nil
 }
 
-// register gives each rank of r an ordinal and a stream of the index.
-func (f *Fleet) register(r *replica, ranks, budget int) error {
+// register gives each rank of r, which says that it has so many blocks, an
+// ordinal and a stream of the index.
+func (f *Fleet) register(r *replica, ranks, budget, blocks int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for rank := range ranks {
@@ -333,6 +347,7 @@ func (f *Fleet) register(r *replica, ranks, budget int) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", errNoPlace, err)
 		}
+		st.Expect(blocks)
 		if at == len(f.owners) {
 			f.owners = append(f.owners, owner{})
 		}

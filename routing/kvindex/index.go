@@ -112,12 +112,9 @@ func (ix *Index) Stream(replica, budgetBlocks int) (*Stream, error) {
 	}
 	ix.taken[replica/64] |= bit
 	ix.width.Store(max(ix.width.Load(), int32(replica/64)+1))
-	return &Stream{
-		index: ix, replica: uint32(replica), budget: budgetBlocks,
-		// Slower tiers are larger than the GPU; 16 times is generous.
-		limit: uint32(16*budgetBlocks + 65536),
-		byNS:  make(map[uint64]uint16),
-	}, nil
+	st := &Stream{index: ix, replica: uint32(replica), budget: budgetBlocks, byNS: make(map[uint64]uint16)}
+	st.Expect(budgetBlocks)
+	return st, nil
 }
 
 // Bytes is how much memory the index has allocated.

@@ -53,8 +53,8 @@ type space struct {
 type Stream struct {
 	index   *Index
 	replica uint32
-	budget  int // blocks on tier 0
-	limit   uint32
+	budget  int    // blocks on tier 0
+	limit   uint32 // node numbers are below it
 
 	pages   []*page
 	spaces  []space
@@ -64,6 +64,15 @@ type Stream struct {
 	gpu     int // entries on tier 0
 	refused uint64
 	over    uint64
+}
+
+// Expect says that the publisher has so many blocks on its GPU, more perhaps
+// than the stream may hold. It bounds node numbers and not what is stored:
+// slower tiers are larger than the GPU, 16 times is generous, and a table of
+// more than 4 Mi times that would be large even with nothing in it.
+func (st *Stream) Expect(blocks int) {
+	const most = 4 << 20
+	st.limit = max(st.limit, uint32(16*min(max(blocks, 0), most)+65536))
 }
 
 // Stats is what a stream holds.
