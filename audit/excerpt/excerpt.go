@@ -153,6 +153,9 @@ func Write(w io.Writer, dir string, o Options) (records uint64, err error) {
 		if err != nil {
 			return f.Records, err
 		}
+		if !h.Selected && e.Index != o.From+f.Records {
+			return f.Records, fmt.Errorf("%w: records %d to %d were pruned", tlog.ErrNotFound, o.From+f.Records, e.Index)
+		}
 		if err := x.record(e, h.Selected); err != nil {
 			return f.Records, err
 		}

@@ -101,7 +101,7 @@ func TestAnExcerptIsReadAsTheLogIs(t *testing.T) {
 		if err := os.WriteFile(path, []byte(excerptOf(t, dir, o)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := Is(path); !ok || got != origin {
+		if got, _, ok := Of(path); !ok || got != origin {
 			t.Errorf("%s: not known for an excerpt", name)
 		}
 		leaves := make(map[uint64]string)
@@ -122,7 +122,7 @@ func TestAnExcerptIsReadAsTheLogIs(t *testing.T) {
 			t.Errorf("%s: no records", name)
 		}
 	}
-	if _, ok := Is(filepath.Join(dir, "checkpoint")); ok {
+	if Is(filepath.Join(dir, "checkpoint")) {
 		t.Error("a checkpoint is taken for an excerpt")
 	}
 }

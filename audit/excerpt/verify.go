@@ -57,15 +57,22 @@ func bad(code tlog.Code, index int64, format string, args ...any) error {
 	return &damage{code, index, fmt.Sprintf(format, args...)}
 }
 
-// Is says whether a file begins as an excerpt does, and of which log.
-func Is(path string) (origin string, ok bool) {
+// Is says whether a file begins as an excerpt does.
+func Is(path string) bool {
+	_, _, ok := Of(path)
+	return ok
+}
+
+// Of returns the checkpoint of an excerpt, and the name of the log that it says
+// it is of, if the file begins as one does. Nothing of it has been checked.
+func Of(path string) (origin string, checkpoint []byte, ok bool) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", false
+		return "", nil, false
 	}
 	defer f.Close() // read only
 	h, err := newReader(f).header()
-	return h.Origin, err == nil
+	return h.Origin, []byte(h.Checkpoint), err == nil
 }
 
 // Verify checks an excerpt against a pinned key. The error says that no answer

@@ -39,13 +39,10 @@ func Extra(proof []byte) ([]byte, error) {
 	return data, nil
 }
 
-// ProofOrigin returns the name of the log that a proof says it is of, or nothing.
-// It has not been checked.
-func ProofOrigin(proof []byte) string {
+// ProofOf returns the checkpoint of a proof, and the name of the log that it says
+// it is of. Nothing of it has been checked.
+func ProofOf(proof []byte) (origin string, checkpoint []byte) {
 	_, text, _ := bytes.Cut(proof, []byte("\n\n"))
-	cp, err := parseTree(text)
-	if err != nil {
-		return ""
-	}
-	return cp.origin
+	name, _, _ := bytes.Cut(text, []byte("\n"))
+	return string(name), text
 }

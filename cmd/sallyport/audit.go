@@ -14,7 +14,10 @@ import (
 
 func auditCommand() *cobra.Command {
 	cmd := commandGroup("audit", "Verify and read an audit log")
-	cmd.AddCommand(auditVerifyCommand(), auditShowCommand(), auditQueryCommand(), auditProveCommand(), auditExplainCommand(), auditExportCommand(), auditBundleCommand(), auditResidencyCommand(), auditReanchorCommand())
+	cmd.AddCommand(
+		auditVerifyCommand(), auditShowCommand(), auditQueryCommand(), auditProveCommand(), auditExplainCommand(),
+		auditExportCommand(), auditBundleCommand(), auditResidencyCommand(), auditPruneCommand(), auditReanchorCommand(),
+	)
 	return cmd
 }
 

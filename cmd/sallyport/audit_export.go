@@ -19,7 +19,7 @@ import (
 
 // records reads a log directory, or an excerpt of one, from an index on.
 func records(path string, from uint64) iter.Seq2[tlog.Entry, error] {
-	if _, ok := excerpt.Is(path); !ok {
+	if !excerpt.Is(path) {
 		return tlog.Read(path, from)
 	}
 	return func(yield func(tlog.Entry, error) bool) {
@@ -33,7 +33,7 @@ func records(path string, from uint64) iter.Seq2[tlog.Entry, error] {
 
 // find returns the records of a decision in a log directory or an excerpt.
 func find(path, id string, from uint64) (found []tlog.Entry, err error) {
-	if _, ok := excerpt.Is(path); !ok {
+	if !excerpt.Is(path) {
 		return tlog.Find(path, id, from)
 	}
 	for m, err := range query.Select(records(path, from), query.Filter{ID: id}) {

@@ -63,7 +63,7 @@ func (v *verification) registered(ctx context.Context, entries []registered, to 
 
 // there says whether a log is not.
 func (v *verification) there(e registered) *missing {
-	if _, ok := excerpt.Is(e.Log); ok {
+	if excerpt.Is(e.Log) {
 		return nil
 	}
 	origin, err := tlog.Origin(e.Log)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,8 +16,8 @@ import (
 // pins are the verifier keys that a user brings along, by origin.
 type pins struct {
 	files []string
-	keys  map[string]note.Verifier
-	lines []string // the keys as text
+	keys  map[string][]note.Verifier // several where a log has changed its key
+	lines []string                   // the keys as text
 }
 
 func (p *pins) flag(cmd *cobra.Command) {
@@ -25,7 +26,7 @@ func (p *pins) flag(cmd *cobra.Command) {
 
 // load reads the files. Without a key nothing can be told of any log.
 func (p *pins) load() error {
-	p.keys = make(map[string]note.Verifier)
+	p.keys = make(map[string][]note.Verifier)
 	for _, file := range p.files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -49,11 +50,9 @@ func (p *pins) pin(vkey string) error {
 	if err != nil {
 		return fmt.Errorf("verifier key: %w", err)
 	}
-	if old := p.keys[v.Name()]; old != nil && old.KeyHash() != v.KeyHash() {
-		return fmt.Errorf("two verifier keys for %s", v.Name())
-	}
-	if p.keys[v.Name()] == nil {
-		p.keys[v.Name()], p.lines = v, append(p.lines, vkey)
+	same := func(o note.Verifier) bool { return o.KeyHash() == v.KeyHash() }
+	if !slices.ContainsFunc(p.keys[v.Name()], same) {
+		p.keys[v.Name()], p.lines = append(p.keys[v.Name()], v), append(p.lines, vkey)
 	}
 	return nil
 }
@@ -72,18 +71,28 @@ func (p *pins) of(dir string) (note.Verifier, error) {
 
 // named finds the key of a log by what it calls itself.
 func (p *pins) named(origin string) (note.Verifier, error) {
-	if key := p.keys[origin]; key != nil {
-		return key, nil
+	if keys := p.keys[origin]; len(keys) > 0 {
+		return keys[0], nil
 	}
 	switch len(p.keys) {
 	case 0:
 		return nil, cannotTell(errNoPin)
 	case 1: // what was meant is clear, and so is what is wrong
-		for _, key := range p.keys {
-			return key, nil
+		for _, keys := range p.keys {
+			return keys[0], nil
 		}
 	}
 	return nil, cannotTell(fmt.Errorf("no pinned key for log %q", origin))
+}
+
+// signer finds the key that signed a checkpoint, of those of its log.
+func (p *pins) signer(origin string, checkpoint []byte) (note.Verifier, error) {
+	for _, key := range p.keys[origin] {
+		if _, err := tlog.OpenCheckpoint(checkpoint, key); err == nil {
+			return key, nil
+		}
+	}
+	return p.named(origin)
 }
 
 var errNoPin = errors.New("no pinned key: give the log's verifier key with --key; without it a forged log would look as good as a true one")

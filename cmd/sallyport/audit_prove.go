@@ -81,7 +81,7 @@ func (v *verification) proof(path string) error {
 	if err != nil {
 		return cannotTell(fmt.Errorf("%s: %w", path, err))
 	}
-	key, err := v.pins.named(tlog.ProofOrigin(text))
+	key, err := v.pins.signer(tlog.ProofOf(text))
 	if err != nil {
 		return err
 	}

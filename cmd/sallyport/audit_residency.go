@@ -179,11 +179,12 @@ func (r *residencyCheck) heldSize(origin string) uint64 {
 	if text == nil {
 		return 0
 	}
-	tree, err := tlog.OpenCheckpoint(text, r.v.pins.keys[origin])
-	if err != nil {
-		return 0 // and the log did not verify
+	for _, key := range r.v.pins.keys[origin] {
+		if tree, err := tlog.OpenCheckpoint(text, key); err == nil {
+			return uint64(tree.N)
+		}
 	}
-	return uint64(tree.N)
+	return 0 // and the log did not verify
 }
 
 // mustBeAnchored doubts a log of which some record of the time has no anchor.

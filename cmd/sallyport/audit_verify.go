@@ -188,10 +188,10 @@ func (v *verification) close() error {
 // target verifies one thing, by what it is, and adds a log to those that are to
 // be held against each other.
 func (v *verification) target(ctx context.Context, path string, to *[]reconcile.Log) error {
-	switch _, isExcerpt := excerpt.Is(path); {
+	switch {
 	case strings.HasSuffix(path, proofSuffix):
 		return v.proof(path)
-	case isExcerpt:
+	case excerpt.Is(path):
 		return v.excerpt(path, 0, to)
 	case bundle.Is(path):
 		return v.bundle(ctx, path)
@@ -226,7 +226,15 @@ func (v *verification) log(dir string) (report tlog.Report, err error) {
 
 // part verifies a range of a log directory as if it had been exported.
 func (v *verification) part(dir string) error {
-	key, err := v.pins.of(dir)
+	checkpoint, _, err := tlog.Published(dir)
+	if err != nil {
+		return cannotTell(err)
+	}
+	origin, err := tlog.Origin(dir)
+	if err != nil {
+		return cannotTell(err)
+	}
+	key, err := v.pins.signer(origin, checkpoint)
 	if err != nil {
 		return err
 	}
@@ -246,8 +254,8 @@ func (v *verification) part(dir string) error {
 // excerpt verifies part of a log in a file. One that is selected says nothing
 // about what is not in it, so it is held against nothing.
 func (v *verification) excerpt(path string, size uint64, to *[]reconcile.Log) error {
-	origin, _ := excerpt.Is(path)
-	key, err := v.pins.named(origin)
+	origin, checkpoint, _ := excerpt.Of(path)
+	key, err := v.pins.signer(origin, checkpoint)
 	if err != nil {
 		return err
 	}

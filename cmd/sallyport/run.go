@@ -153,9 +153,13 @@ func recordActivation(ctx context.Context, log audit.Appender, a policy.Activati
 func lastRevision(dir string) (string, error) {
 	prefix := []byte(`{"v":1,"kind":"policy"`) // a record's fields have a fixed order
 	revision := ""
+	var decision []byte // the newest: it names the policy too, if its record has been pruned
 	for e, err := range tlog.Read(dir, 0) {
 		if err != nil {
 			return "", fmt.Errorf("find last policy: %w", err)
+		}
+		if bytes.HasPrefix(e.Leaf, decisionPrefix) {
+			decision = e.Leaf
 		}
 		if !bytes.HasPrefix(e.Leaf, prefix) {
 			continue
@@ -168,8 +172,20 @@ func lastRevision(dir string) (string, error) {
 			revision = r.Policy.Revision
 		}
 	}
+	if revision != "" || decision == nil {
+		return revision, nil
+	}
+	r, err := audit.Decode(decision)
+	if err != nil {
+		return "", fmt.Errorf("find last policy: %w", err)
+	}
+	if r.Policy != nil && r.Policy.Revision != unversioned {
+		revision = r.Policy.Revision
+	}
 	return revision, nil
 }
+
+var decisionPrefix = []byte(`{"v":1,"kind":"decision"`)
 
 // unversioned is the revision of a bundle whose manifest names none.
 const unversioned = "unversioned"

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"time"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/spf13/cobra"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
+)
+
+func auditPruneCommand() *cobra.Command {
+	var p pruning
+	cmd := &cobra.Command{
+		Use:   "prune DIR --key-file FILE --before TIME",
+		Short: "Destroy the records of a log that are older than a time",
+		Long: "Prune destroys whole segments of records and keeps their hashes, so that what is kept can still\n" +
+			"be verified and proven. A record of it is written first. The policies that no record names any\n" +
+			"more go too. It needs the key that signs the log, and the gateway must be stopped: one that\n" +
+			"serves prunes by itself, if its configuration says audit.retention.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if p.keyFile == "" || p.before == "" && p.below == 0 {
+				return errors.New("--key-file, and --before or --below, are required")
+			}
+			event, err := p.run(cmd.Context(), args[0])
+			if errors.Is(err, tlog.ErrNothingToPrune) {
+				return &exitError{exitBad, err}
+			}
+			if err != nil {
+				return err
+			}
+			if p.json {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(event)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "pruned: records %d to %d\n", event.From, event.Size)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&p.keyFile, "key-file", "", "file of the key that signs the log")
+	cmd.Flags().StringVar(&p.dir2, "dir2", "", "second directory of the log, if it has one")
+	cmd.Flags().StringVar(&p.before, "before", "", "a date, an RFC 3339 time, or how long ago (8784h)")
+	cmd.Flags().Uint64Var(&p.below, "below", 0, "destroy only records with a smaller index")
+	cmd.Flags().StringVar(&p.reason, "reason", "", "why, for the record")
+	cmd.Flags().BoolVar(&p.json, "json", false, "print JSON")
+	return cmd
+}
+
+// pruning is one `audit prune`.
+type pruning struct {
+	keyFile, dir2, before, reason string
+	below                         uint64
+	json                          bool
+}
+
+func (p *pruning) run(ctx context.Context, dir string) (event audit.Prune, err error) {
+	before, err := parseWhen(p.before, time.Now())
+	if err != nil {
+		return event, fmt.Errorf("--before: %w", err)
+	}
+	if _, err := tlog.Origin(dir); err != nil { // else one would be begun there
+		return event, err
+	}
+	key, err := tlog.ReadKeyFile(p.keyFile)
+	if err != nil {
+		return event, err
+	}
+	by := "uid " + fmt.Sprint(os.Getuid())
+	if u, err := user.Current(); err == nil {
+		by = u.Username
+	}
+	log, err := tlog.Open(tlog.Config{Dir: dir, Dir2: p.dir2, Key: key, Boot: audit.Gateway{SPIFFE: "sallyport audit prune", Build: build()}})
+	if err != nil {
+		return event, err
+	}
+	event, err = log.Prune(ctx, tlog.PruneOptions{Before: before, Below: p.below, Reason: p.reason, By: by})
+	if err := errors.Join(err, log.Close()); err != nil {
+		return event, err
+	}
+	return event, prunePolicies(dir)
+}
+
+// prunePolicies removes the archived policies that no record names.
+func prunePolicies(dir string) error {
+	named := make(map[string]bool)
+	for e, err := range tlog.Read(dir, 0) {
+		if err != nil {
+			return err
+		}
+		var r struct {
+			Policy struct {
+				Digest string `json:"digest"`
+			} `json:"policy"`
+			Event struct {
+				ShadowDigest string `json:"shadow_digest"`
+			} `json:"event"`
+		}
+		if err := jsonv2.Unmarshal(e.Leaf, &r); err != nil {
+			return fmt.Errorf("record %d: %w", e.Index, err)
+		}
+		named[r.Policy.Digest], named[r.Event.ShadowDigest] = true, true
+	}
+	archive := policyArchive(dir)
+	files, err := os.ReadDir(archive)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("prune policies: %w", err)
+	}
+	for _, f := range files {
+		digest, ok := strings.CutSuffix(f.Name(), ".tar.gz")
+		if !ok || named[digest] {
+			continue
+		}
+		if err := os.Remove(filepath.Join(archive, f.Name())); err != nil {
+			return fmt.Errorf("prune policies: %w", err)
+		}
+	}
+	return nil
+}
