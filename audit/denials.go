@@ -37,6 +37,7 @@ const denialsPerRecord = 256
 
 type denialKey struct {
 	prefix netip.Prefix
+	tenant string // of a caller that is known, and has spent its quota
 	code   string
 }
 
@@ -65,14 +66,23 @@ func NewDenials(log Appender, size int) *Denials {
 // of the caller's. It takes constant time and, for a source and code seen
 // since the last flush, allocates nothing.
 func (d *Denials) Count(source netip.Addr, code string) {
+	d.count(denialKey{prefix: sourcePrefix(source), code: code})
+}
+
+// CountTenant counts one refusal of a caller whose tenant may not have it
+// recorded in full.
+func (d *Denials) CountTenant(tenant, code string) {
+	d.count(denialKey{tenant: tenant, code: code})
+}
+
+func (d *Denials) count(key denialKey) {
 	now := time.Now().UnixMicro()
-	key := denialKey{sourcePrefix(source), code}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c, known := d.counts[key]; known || len(d.counts) < d.size {
 		d.counts[key] = c.one(now)
 	} else {
-		d.others[code] = d.others[code].one(now)
+		d.others[key.code] = d.others[key.code].one(now)
 	}
 }
 
@@ -147,7 +157,7 @@ func (d *Denials) take() []*Record {
 	defer d.mu.Unlock()
 	var all []DenialCount
 	for key, c := range d.counts {
-		all = append(all, c.export(prefixText(key.prefix), key.code))
+		all = append(all, c.export(key.source(), key.code))
 	}
 	for code, c := range d.others {
 		all = append(all, c.export(OtherPrefixes, code))
@@ -163,6 +173,17 @@ func (d *Denials) take() []*Record {
 
 func (c denialCount) export(prefix, code string) DenialCount {
 	return DenialCount{Prefix: prefix, Code: code, Count: c.n, First: c.first, Last: c.last}
+}
+
+// tenantSource begins the source of refusals that are counted by tenant.
+const tenantSource = "tenant:"
+
+// source is what a count is of.
+func (k denialKey) source() string {
+	if k.tenant != "" {
+		return tenantSource + k.tenant
+	}
+	return prefixText(k.prefix)
 }
 
 func prefixText(p netip.Prefix) string {

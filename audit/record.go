@@ -89,6 +89,7 @@ type Appender interface {
 // Position is where a record stands: its index in the tree, from 0.
 type Position struct {
 	Index uint64
+	Bytes int // of its leaf
 }
 
 // Errors that a caller acts on.

@@ -151,7 +151,7 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 	}
 	f := faultOf(err)
 	if !x.recorded {
-		x.writeRefusal(ctx, f)
+		x.recordRefusal(ctx, f)
 	}
 	if f.unforeseen() {
 		x.g.cfg.Logger.Error("request failed inside", "decision_id", x.id, "error", f)

@@ -85,6 +85,7 @@ var (
 	errLimited          = errors.New("every replica has too many requests")
 	errOverdue          = errors.New("request took longer than it may")
 	errStopping         = errors.New("gateway is stopping")
+	errLogQuota         = errors.New("tenant has spent its share of the log")
 	errUnrecorded       = errors.New("audit log takes no more than what is owed")
 	errPolicyMoved      = errors.New("policy kept changing while the request was placed")
 )
@@ -133,7 +134,8 @@ var faults = []struct {
 	{audit.ErrUnavailable, unavailable("audit_unavailable", "audit_unavailable", "The request could not be recorded, so it was not forwarded.")},
 	{errInflight, notReady("inflight_bytes", "The gateway has too much in hand.")},
 	{errPolicyMoved, notReady("policy_moved", "The gateway is being reconfigured.")},
-	{errLimited, limited()},
+	{errLimited, limited("rate_limited", "The model servers have too many requests.")},
+	{errLogQuota, limited("log_quota", "Your organisation has too many requests.")},
 	{errEngineBusy, unavailable("no_replica", "engine_busy", "No model server can take the request now.")},
 	{routing.ErrNoReplica, unavailable("no_replica", "no_replica", "No model server can take the request now.")},
 
@@ -176,9 +178,8 @@ func denied(reason string) Fault {
 	return forbidden("policy_denied", reason, "This request is not permitted.")
 }
 
-func limited() Fault {
-	const code = "rate_limited"
-	return Fault{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: code, Reason: code, Message: "The model servers have too many requests."}
+func limited(reason, message string) Fault {
+	return Fault{Status: http.StatusTooManyRequests, Type: typeRateLimit, Code: "rate_limited", Reason: reason, Message: message}
 }
 
 func server(status int, code, reason, message string) Fault {

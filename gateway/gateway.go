@@ -41,6 +41,7 @@ type Config struct {
 	Upstream *upstream.Client
 	Tickets  *ticket.Signer
 	Log      audit.Appender
+	Quotas   *audit.Quotas // of bytes in the log, by tenant; nil: none
 	Denials  *audit.Denials
 	Meter    metric.MeterProvider
 	Tracer   trace.TracerProvider // nil traces nothing

@@ -22,7 +22,10 @@ func (x *exchange) who(ctx context.Context) error {
 	x.principal = p
 	x.w.Header().Set("Sallyport-Decision-Id", x.id)
 	x.live.oauth.offerNonce(x.w.Header(), x.r)
-	return x.resolve()
+	if err := x.resolve(); err != nil {
+		return err
+	}
+	return x.withinQuota()
 }
 
 // reauthenticate asks again who is calling, by the credentials that the request

@@ -52,6 +52,26 @@ func (x *exchange) durability() audit.Durability {
 	}
 }
 
+// withinQuota refuses a caller whose tenant has put too much into the log.
+func (x *exchange) withinQuota() error {
+	wait, ok := x.g.cfg.Quotas.Admit(x.principal.Tenant)
+	if !ok {
+		x.wait = wait
+		return errLogQuota
+	}
+	return nil
+}
+
+// recordRefusal puts a refusal into the log, or counts it there if the tenant has
+// spent its share.
+func (x *exchange) recordRefusal(ctx context.Context, f *Fault) {
+	if x.withinQuota() != nil {
+		x.g.cfg.Denials.CountTenant(bounded(x.principal.Tenant), f.Code)
+		return
+	}
+	x.writeRefusal(ctx, f)
+}
+
 // writeRefusal puts a refusal into the log. The caller is refused even if that
 // fails; what cannot be recorded is at least not done.
 func (x *exchange) writeRefusal(ctx context.Context, f *Fault) {
@@ -88,7 +108,8 @@ func (x *exchange) append(ctx context.Context, rec *audit.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, x.g.cfg.AppendTimeout)
 	defer cancel()
 	began := time.Now()
-	_, err := x.g.cfg.Log.Append(ctx, rec)
+	at, err := x.g.cfg.Log.Append(ctx, rec)
+	x.g.cfg.Quotas.Spend(x.principal.Tenant, at.Bytes)
 	x.g.metrics.appended(ctx, rec.Kind, time.Since(began), err)
 	switch {
 	case err == nil:

@@ -22,6 +22,7 @@ type entry struct {
 	head    []byte // the leaf up to its sequence number
 	tail    []byte // the leaf from after its time
 	leaf    []byte // set when the entry gets its index
+	size    int    // of the leaf
 	loose   bool   // bounded: the caller went on without waiting
 	next    *Key   // signs the log after the batch that this entry ends
 
@@ -105,7 +106,7 @@ func (l *Log) Append(ctx context.Context, r *audit.Record) (audit.Position, erro
 	if err := l.enqueue(e, r, false); err != nil {
 		return audit.Position{}, err
 	}
-	at := audit.Position{Index: r.Log.Seq}
+	at := audit.Position{Index: r.Log.Seq, Bytes: e.size}
 	if e.loose {
 		return at, nil
 	}
@@ -215,6 +216,7 @@ func (l *Log) sequence(e *entry, r *audit.Record, own bool) error {
 	r.Time = audit.Time{Wall: e.at.UnixMicro(), MonoNS: e.at.Sub(l.start).Nanoseconds()}
 	l.next++
 	e.finish(r)
+	e.size = len(e.leaf)
 	if e.durable == audit.Bounded && !own && l.admitLoose(e.at) {
 		e.loose = true
 		e.fate.Store(settled)

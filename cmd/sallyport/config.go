@@ -120,9 +120,10 @@ type auditConfig struct {
 
 	Export []export.SinkConfig `yaml:"export"`
 
-	Witnesses tlog.Witnesses `yaml:"witnesses"`
-	Retention time.Duration  `yaml:"retention"` // of records; 0: for ever
-	Grace     time.Duration  `yaml:"grace"`     // that running requests have when the log takes no more; 10 s if 0
+	Witnesses tlog.Witnesses   `yaml:"witnesses"`
+	Retention time.Duration    `yaml:"retention"` // of records; 0: for ever
+	Quota     strictyaml.Bytes `yaml:"quota"`     // of each tenant in an hour; 4 GiB if 0
+	Grace     time.Duration    `yaml:"grace"`     // that running requests have when the log takes no more; 10 s if 0
 }
 
 type limitsConfig struct {

@@ -31,6 +31,9 @@ const (
 	// looked at.
 	logGrace = 10 * time.Second
 	logCheck = time.Second
+	// logQuota is how many bytes a tenant may put into the log in an hour, where
+	// the configuration does not say: some five hundred requests a second.
+	logQuota = 4 << 30
 )
 
 // run serves until ctx ends, lets running requests end, and closes everything.

@@ -183,7 +183,7 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	p.onClose(func() error { p.live.Load().close(); return nil })
 	p.gateway, err = gateway.New(gateway.Config{
 		Live: first.Live, Policy: rules, Fleet: p.fleet, Upstream: p.upstream, Tickets: signer,
-		Log: p.log, Denials: p.denials, Meter: watched.meters, Tracer: watched.spans, Region: cfg.Region,
+		Log: p.log, Denials: p.denials, Quotas: audit.NewQuotas(int64(cmp.Or(cfg.Audit.Quota, logQuota))), Meter: watched.meters, Tracer: watched.spans, Region: cfg.Region,
 		Ready:  p.ready,
 		Secret: secret, TrustTraceparent: cfg.Telemetry.TrustTraceparent,
 		Durability: p.mode,
