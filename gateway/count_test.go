@@ -297,7 +297,7 @@ func TestTokenizeIsAskedOnlyWhatItKnows(t *testing.T) {
 		`{"model":"m","messages":[1],"reasoning_effort":null}`:                   `{"messages":[1],"model":"m"}`,
 		`{"model":"m","prompt":["a"]}`:                                           "",
 	} {
-		if got := string(tokenizeBody([]byte(body))); got != want {
+		if got := string(TokenizeBody([]byte(body))); got != want {
 			t.Errorf("%s: %s, want %s", body, got, want)
 		}
 	}

@@ -43,7 +43,7 @@ func (x *exchange) questions() []question {
 	default:
 		return nil
 	}
-	if body := tokenizeBody(x.upstream); body != nil {
+	if body := TokenizeBody(x.upstream); body != nil {
 		return []question{render, {path: tokenizePath, body: body, read: readTokenized}}
 	}
 	return []question{render}
@@ -122,8 +122,9 @@ var (
 	}
 )
 
-// tokenizeBody is the question for /tokenize, or nil if it cannot be asked there.
-func tokenizeBody(body []byte) []byte {
+// TokenizeBody is what vLLM's and SGLang's /tokenize is asked for the prompt of a
+// chat or completion body, or nil if it does not take all that matters.
+func TokenizeBody(body []byte) []byte {
 	var all map[string]jsontext.Value
 	if json.Unmarshal(body, &all) != nil {
 		return nil

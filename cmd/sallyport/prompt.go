@@ -23,16 +23,17 @@ func promptCommand() *cobra.Command {
 	return cmd
 }
 
-// promptLine is one line of input: one of the three, or a chat body by itself.
+// promptLine is one line of input: one of the four, or a chat body by itself.
 type promptLine struct {
 	Text       *string        `json:"text"`
 	Chat       jsontext.Value `json:"chat"`
 	Completion jsontext.Value `json:"completion"`
+	Response   jsontext.Value `json:"response"`
 	Messages   jsontext.Value `json:"messages"`
 }
 
-const promptInput = `Each line of the input is {"text": "..."}, {"chat": BODY} or {"completion": BODY}, where BODY is
-what a client sends to /v1/chat/completions or /v1/completions.`
+const promptInput = `Each line of the input is {"text": "..."}, {"chat": BODY}, {"completion": BODY} or {"response": BODY},
+where BODY is what a client sends to /v1/chat/completions, /v1/completions or /v1/responses.`
 
 // promptFlags say what model there is and how its engine was started.
 type promptFlags struct {
@@ -142,18 +143,20 @@ func promptOf(ctx context.Context, m *prompt.Model, line []byte) (prompt.Prompt,
 		in.Chat = line
 	}
 	asked := 0
-	for _, is := range []bool{in.Text != nil, in.Chat != nil, in.Completion != nil} {
+	for _, is := range []bool{in.Text != nil, in.Chat != nil, in.Completion != nil, in.Response != nil} {
 		if is {
 			asked++
 		}
 	}
 	switch {
 	case asked != 1:
-		return prompt.Prompt{}, errors.New("a line has one of text, chat and completion")
+		return prompt.Prompt{}, errors.New("a line has one of text, chat, completion and response")
 	case in.Text != nil:
 		return prompt.Prompt{Text: *in.Text, IDs: m.Encode(*in.Text, true)}, ctx.Err()
 	case in.Chat != nil:
 		return m.Chat(ctx, in.Chat)
+	case in.Response != nil:
+		return m.Response(ctx, in.Response)
 	}
 	return m.Completion(ctx, in.Completion)
 }

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
+	"github.com/sallyport-ai/sallyport/gateway"
 	"github.com/sallyport-ai/sallyport/routing/prompt"
 )
 
@@ -23,8 +23,9 @@ func promptCheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check --model DIR --engine URL < LINES",
 		Short: "Compare our token ids with a running engine's and name the first divergence",
-		Long: promptInput + ` The engine is asked at /tokenize, as vLLM has it: send it no prompt that it may not see.
-Each line of the output is {"same": true, "tokens": N}, the first divergence, or {"error": "..."}.`,
+		Long: promptInput + ` The engine is asked at vLLM's render routes, or where it has none at /tokenize: send it no prompt that it may not see.
+Each line of the output is {"same": true, "tokens": N}, the first divergence with the part of the prompt that it is in
+(bos, date, kwargs, tool_json or content), or {"error": "..."}.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			m, err := flags.open()
@@ -64,11 +65,12 @@ type divergence struct {
 	Tokens int  `json:"tokens"` // ours
 
 	// What follows is of the first difference.
-	EngineTokens int    `json:"engine_tokens,omitzero"`
-	At           *int   `json:"at,omitzero"` // the number of ids before it
-	Before       string `json:"before,omitzero"`
-	Ours         string `json:"ours,omitzero"`
-	Engine       string `json:"engine,omitzero"`
+	EngineTokens int         `json:"engine_tokens,omitzero"`
+	Part         prompt.Part `json:"part,omitzero"`
+	At           *int        `json:"at,omitzero"` // the number of ids before it
+	Before       string      `json:"before,omitzero"`
+	Ours         string      `json:"ours,omitzero"`
+	Engine       string      `json:"engine,omitzero"`
 }
 
 type promptChecker struct {
@@ -82,11 +84,19 @@ func (c *promptChecker) check(ctx context.Context, line []byte) (divergence, err
 	if err != nil {
 		return divergence{}, err
 	}
-	theirs, err := c.ask(ctx, line)
+	q, err := questionOf(line)
+	if err != nil {
+		return divergence{}, err
+	}
+	theirs, err := c.ask(ctx, q)
 	if err != nil {
 		return divergence{}, fmt.Errorf("ask the engine: %w", err)
 	}
-	return c.compare(p.IDs, theirs), nil
+	d := c.compare(p.IDs, theirs)
+	if !d.Same {
+		d.Part = c.model.PartAt(ctx, q.kind, q.body, p.IDs, *d.At, *d.At+1, len(theirs))
+	}
+	return d, nil
 }
 
 // shown is how many tokens on each side of a divergence are printed.
@@ -108,18 +118,63 @@ func (c *promptChecker) compare(ours, theirs []uint32) divergence {
 	}
 }
 
-// tokenizeFields are the members of a chat or completion body that the
-// engine's /tokenize takes too.
-var tokenizeFields = []string{
-	"model", "messages", "prompt", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens", "chat_template_kwargs",
+// engineQuestion is how an engine is asked about a line.
+type engineQuestion struct {
+	kind     prompt.Body
+	body     []byte
+	render   string // the route that takes the body; empty for a text
+	tokenize []byte // what /tokenize is asked instead; nil: it cannot be
 }
 
-func (c *promptChecker) ask(ctx context.Context, line []byte) ([]uint32, error) {
-	body, err := tokenizeBody(line)
-	if err != nil {
-		return nil, err
+func questionOf(line []byte) (q engineQuestion, err error) {
+	var in promptLine
+	if err := json.Unmarshal(line, &in); err != nil {
+		return q, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.engine+"/tokenize", bytes.NewReader(body))
+	switch {
+	case in.Text != nil:
+		q.kind = prompt.CompletionBody
+		q.tokenize, err = json.Marshal(map[string]any{"prompt": *in.Text, "add_special_tokens": false})
+		return q, err
+	case in.Response != nil:
+		q.kind, q.body, q.render = prompt.ResponseBody, in.Response, "/v1/responses/render"
+		return q, nil
+	case in.Completion != nil:
+		q.kind, q.body, q.render = prompt.CompletionBody, in.Completion, "/v1/completions/render"
+	case in.Messages != nil:
+		q.body, q.render = line, "/v1/chat/completions/render"
+	default:
+		q.body, q.render = in.Chat, "/v1/chat/completions/render"
+	}
+	q.tokenize = gateway.TokenizeBody(q.body)
+	return q, nil
+}
+
+// errNoRoute says that the engine does not have the route.
+var errNoRoute = errors.New("the engine has no such route")
+
+// ask takes the route that takes most, of those that the engine has.
+func (c *promptChecker) ask(ctx context.Context, q engineQuestion) ([]uint32, error) {
+	if q.render != "" {
+		ids, err := c.post(ctx, q.render, q.body)
+		if !errors.Is(err, errNoRoute) {
+			return ids, err
+		}
+	}
+	if q.tokenize == nil {
+		return nil, errors.New("it has no render routes, and /tokenize does not take all of this")
+	}
+	return c.post(ctx, "/tokenize", q.tokenize)
+}
+
+// engineAnswer is that of a render route or of /tokenize.
+type engineAnswer struct {
+	TokenIDs []uint32 `json:"token_ids"`
+	Tokens   []uint32 `json:"tokens"`
+}
+
+func (c *promptChecker) post(ctx context.Context, path string, body []byte) ([]uint32, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.engine+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -129,53 +184,26 @@ func (c *promptChecker) ask(ctx context.Context, line []byte) ([]uint32, error) 
 		return nil, err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
-	if err != nil {
-		return nil, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("status %s", resp.Status)
-	}
-	var out struct {
-		Tokens []uint32 `json:"tokens"`
-	}
-	if err := json.Unmarshal(answer, &out); err != nil {
-		return nil, err
-	}
-	if out.Tokens == nil {
-		return nil, errors.New("the answer has no tokens")
-	}
-	return out.Tokens, nil
-}
-
-// tokenizeBody is the question for /tokenize.
-func tokenizeBody(line []byte) ([]byte, error) {
-	var in promptLine
-	if err := json.Unmarshal(line, &in); err != nil {
-		return nil, err
-	}
-	if in.Text != nil {
-		return json.Marshal(map[string]any{"prompt": *in.Text, "add_special_tokens": false})
-	}
-	body := in.Chat
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
 	switch {
-	case in.Messages != nil:
-		body = line
-	case body == nil:
-		body = in.Completion
-	}
-	var all map[string]jsontext.Value
-	if err := json.Unmarshal(body, &all); err != nil {
+	case err != nil:
 		return nil, err
+	case resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusMethodNotAllowed, resp.StatusCode == http.StatusNotImplemented:
+		return nil, fmt.Errorf("%s: %w", path, errNoRoute)
+	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s: status %s", path, resp.Status)
 	}
-	out := make(map[string]jsontext.Value, len(tokenizeFields))
-	for _, name := range tokenizeFields {
-		if v, ok := all[name]; ok {
-			out[name] = v
-		}
+	answers := make([]engineAnswer, 1)
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
+		err = json.Unmarshal(text, &answers)
+	} else {
+		err = json.Unmarshal(text, &answers[0])
 	}
-	if v := out["prompt"]; v != nil && v.Kind() != '"' {
-		return nil, errors.New("/tokenize takes one text as the prompt")
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", path, err)
+	case len(answers) != 1 || answers[0].TokenIDs == nil && answers[0].Tokens == nil:
+		return nil, fmt.Errorf("%s: the answer has no tokens of one prompt", path)
 	}
-	return json.Marshal(out)
+	return append(answers[0].TokenIDs, answers[0].Tokens...), nil
 }

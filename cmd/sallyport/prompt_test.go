@@ -2,15 +2,22 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sallyport-ai/sallyport/routing/prompt"
+	"github.com/sallyport-ai/sallyport/routing/sim"
 )
 
 // promptRun is what sallyport prompt writes, and its exit code.
@@ -82,7 +89,116 @@ func TestPromptRendersText(t *testing.T) {
 	}
 }
 
-func TestPromptCheckNamesTheFirstDivergence(t *testing.T) {
+// checkTemplate is a template with every part that prompts have.
+const checkTemplate = `{{ bos_token }}<|im_start|>system
+Today is {{ strftime_now('%d %B %Y') }}.
+{% if tools %}{{ tools | tojson }}
+{% endif %}<|im_end|>
+{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking %}No thinking.
+{% endif %}`
+
+const checkConfig = `{"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}`
+
+// modelDir is a folder with the tokenizer that ships, or another, and a template.
+func modelDir(t *testing.T, template string, edit func([]byte) []byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	tokenizer, err := fs.ReadFile(prompt.Small(), "tokenizer.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if edit != nil {
+		tokenizer = edit(tokenizer)
+	}
+	for name, data := range map[string][]byte{"tokenizer.json": tokenizer, "tokenizer_config.json": []byte(checkConfig), "chat_template.jinja": []byte(template)} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// simOf runs a stand-in engine whose prompts are made by c.
+func simOf(t *testing.T, c prompt.Config) string {
+	t.Helper()
+	model, err := prompt.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := sim.New(sim.Config{Listen: "127.0.0.1:0", Model: "small", Prompt: model})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return e.URL()
+}
+
+func TestPromptCheckNamesTheFirstDivergenceAndItsPart(t *testing.T) {
+	dir := modelDir(t, checkTemplate, nil)
+	replaced := func(from, to string) fs.FS {
+		if !strings.Contains(checkTemplate, from) {
+			t.Fatalf("no %q in the template", from)
+		}
+		return os.DirFS(modelDir(t, strings.Replace(checkTemplate, from, to, 1), nil))
+	}
+	const chat = `{"model":"small","messages":[{"role":"user","content":"  Where is the key to the gate?"}],"tools":[{"type":"function","function":{"name":"lookup","parameters":{"type":"object","properties":{}}}}]}`
+	for _, c := range []struct {
+		claim  string
+		engine prompt.Config
+		line   string
+		part   string // empty: no divergence
+	}{
+		{"the same engine", prompt.Config{Files: os.DirFS(dir)}, chat, ""},
+		{"the same completion", prompt.Config{Files: os.DirFS(dir)}, `{"completion":{"model":"small","prompt":"Hello"}}`, ""},
+		{"the same response", prompt.Config{Files: os.DirFS(dir)}, `{"response":{"model":"small","instructions":"i","input":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]}}`, ""},
+		{"the same text", prompt.Config{Files: os.DirFS(dir)}, `{"text":"Hello"}`, ""},
+		{"an engine without the first token", prompt.Config{Files: replaced("{{ bos_token }}", "")}, chat, "bos"},
+		{"an engine elsewhere", prompt.Config{Files: os.DirFS(dir), Now: func() time.Time { return time.Now().Add(10 * 24 * time.Hour) }}, chat, "date"},
+		{"an engine that prints tools otherwise", prompt.Config{Files: replaced("tools | tojson", "tools | tojson(indent=2)")}, chat, "tool_json"},
+		{"an engine with other defaults", prompt.Config{Files: os.DirFS(dir), TemplateArgs: []byte(`{"enable_thinking":false}`)}, chat, "kwargs"},
+		{"an engine with another template", prompt.Config{Files: replaced("<|im_start|>{{ m.role }}", "<|im_start|>{{ m.role | upper }}")}, chat, "kwargs"},
+		{"an engine that trims content", prompt.Config{Files: replaced("{{ m.content }}", "{{ m.content | trim }}")}, chat, "content"},
+		{"an engine with another tokenizer", prompt.Config{Files: os.DirFS(modelDir(t, checkTemplate, withoutMerge))}, chat, "content"},
+	} {
+		line := c.line
+		out, code := promptRun(t, line, "check", "--model", dir, "--engine", simOf(t, c.engine))
+		var got divergence
+		if err := json.Unmarshal([]byte(out), &got); err != nil {
+			t.Fatalf("%s: exit %d: %s", c.claim, code, out)
+		}
+		if got.Same != (c.part == "") || string(got.Part) != c.part || (code == exitBad) != (c.part != "") {
+			t.Errorf("%s: exit %d: %s", c.claim, code, out)
+		}
+	}
+	if out, code := promptRun(t, helloChat, "check", "--engine", "http://127.0.0.1:1"); code != exitCannotTell {
+		t.Errorf("no engine: %q, exit %d", out, code)
+	}
+}
+
+// withoutMerge takes away from a tokenizer what makes one token of " key".
+func withoutMerge(tokenizer []byte) []byte {
+	var all map[string]any
+	if json.Unmarshal(tokenizer, &all) != nil {
+		return nil
+	}
+	model := all["model"].(map[string]any)
+	model["merges"] = slices.DeleteFunc(model["merges"].([]any), func(m any) bool { return fmt.Sprint(m) == "[Ġke y]" })
+	out, _ := json.Marshal(all) // it was JSON
+	return out
+}
+
+func TestPromptCheckAsksOlderEnginesAtTokenize(t *testing.T) {
 	model, err := prompt.LoadFS(prompt.Small())
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +208,11 @@ func TestPromptCheckNamesTheFirstDivergence(t *testing.T) {
 			Prompt   string
 			Messages []struct{ Content string }
 		}
-		if err := json.NewDecoder(r.Body).Decode(&body); err != nil || r.URL.Path != "/tokenize" {
+		if r.URL.Path != "/tokenize" {
+			http.NotFound(w, r)
+			return
+		}
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 			t.Errorf("asked %s: %v", r.URL, err)
 		}
 		text := body.Prompt
@@ -109,12 +229,12 @@ func TestPromptCheckNamesTheFirstDivergence(t *testing.T) {
 	if code != exitBad || len(lines) != 2 || !strings.HasPrefix(lines[0], `{"same":true`) {
 		t.Fatalf("exit %d: %s", code, out)
 	}
-	for _, part := range []string{`"same":false`, `<b><|im_end|>\n"`, `"ours":"<|im_start|>assistant\n"`, `"engine":"assistant\n"`} {
+	for _, part := range []string{`"same":false`, `<b><|im_end|>\n"`, `"ours":"<|im_start|>assistant\n"`, `"engine":"assistant\n"`, `"part":"kwargs"`} {
 		if !strings.Contains(lines[1], part) {
 			t.Errorf("%s lacks %s", lines[1], part)
 		}
 	}
-	if out, code := promptRun(t, helloChat, "check", "--engine", "http://127.0.0.1:1"); code != exitCannotTell {
-		t.Errorf("no engine: %q, exit %d", out, code)
+	if out, code := promptRun(t, `{"response": {"model": "small", "input": "a"}}`, "check", "--engine", engine.URL); code != exitCannotTell || !strings.Contains(out, "error") {
+		t.Errorf("a response: %q, exit %d", out, code)
 	}
 }

@@ -128,6 +128,10 @@ func said(text string, messages *jinja.List, r region) bool {
 		m, _ := messages.At(i).(*jinja.Dict)
 		for _, s := range texts(m) {
 			found := strings.Index(text[at:], s)
+			if found < 0 {
+				s = strings.TrimSpace(s) // as many templates do
+				found = strings.Index(text[at:], s)
+			}
 			if found < 0 || s == "" {
 				continue // the template changed or left it out
 			}
@@ -146,13 +150,13 @@ func texts(m *jinja.Dict) (out []string) {
 	content, _ := m.Get("content")
 	switch c := content.(type) {
 	case string:
-		out = append(out, strings.TrimSpace(c))
+		out = append(out, c)
 	case *jinja.List:
 		for i := range c.Len() {
 			part, _ := c.At(i).(*jinja.Dict)
 			text, _ := part.Get("text")
 			s, _ := text.(string)
-			out = append(out, strings.TrimSpace(s))
+			out = append(out, s)
 		}
 	}
 	return out
