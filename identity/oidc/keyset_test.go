@@ -73,6 +73,7 @@ func TestTokensCannotMakeTheGatewayFetchKeys(t *testing.T) {
 	}
 }
 
+// Attack 48: a key that its issuer took back.
 func TestARotatedKeyIsFoundAndTheOldOneGone(t *testing.T) {
 	k := signing()
 	var clock clock
@@ -98,6 +99,7 @@ func TestARotatedKeyIsFoundAndTheOldOneGone(t *testing.T) {
 	}
 }
 
+// Attack 50: a flood of unknown keys while a real one is new.
 func TestAFloodDelaysARotationByOneEarningOfTheAllowance(t *testing.T) {
 	k := signing()
 	var clock clock
@@ -120,6 +122,7 @@ func TestAFloodDelaysARotationByOneEarningOfTheAllowance(t *testing.T) {
 	}
 }
 
+// Attack 49.
 func TestAHerdOfTokensMakesOneFetch(t *testing.T) {
 	k := signing()
 	var clock clock
@@ -155,6 +158,7 @@ func TestAHerdOfTokensMakesOneFetch(t *testing.T) {
 	}
 }
 
+// Attack 52: keys of an issuer that is kept from telling of new ones.
 func TestOldKeysAreBelievedForADayAndNoLonger(t *testing.T) {
 	k := signing()
 	var clock clock
@@ -191,16 +195,27 @@ func TestAnIssuerThatIsDownAtStartIsWaitedFor(t *testing.T) {
 		claim string
 		do    http.HandlerFunc
 	}{
-		{"an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "down", http.StatusInternalServerError) }},
-		{"no JSON", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("<html>")) }},
-		{"no keys", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"keys":[]}`)) }},
-		{"too much", func(w http.ResponseWriter, _ *http.Request) {
+		{"51 an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "down", http.StatusInternalServerError) }},
+		{"51 no JSON", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("<html>")) }},
+		{"51 no keys", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"keys":[]}`)) }},
+		{"51 too much", func(w http.ResponseWriter, _ *http.Request) {
 			w.Write([]byte(`{"keys":[],"x":"` + strings.Repeat("x", 256<<10) + `"}`))
 		}},
-		{"a redirect to another host", func(w http.ResponseWriter, r *http.Request) {
+		{"51 a redirect to another host", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.URL+"/keys", http.StatusFound)
 		}},
-		{"keys twice", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"keys":[],"keys":[]}`)) }},
+		{"51 more keys than anybody has", func(w http.ResponseWriter, _ *http.Request) {
+			keys := make([]map[string]any, 65)
+			for i := range keys {
+				keys[i] = jwkOf(fmt.Sprint("ec", i), k.ec.Public())
+			}
+			keys[0]["kid"] = "ec"
+			w.Write(setOf(t, keys...))
+		}},
+		{"51 a redirect away from https", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://idp.test/keys", http.StatusFound)
+		}},
+		{"51 keys twice", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"keys":[],"keys":[]}`)) }},
 	} {
 		idp.answer(answer.do)
 		v := newVerifier(t, clock.now, idp.config())
@@ -229,14 +244,14 @@ func TestAnUnfitKeyIsNoKey(t *testing.T) {
 	}{
 		{"a proper key", []map[string]any{jwkOf("ec", k.ec.Public())}, true},
 		{"the same key twice", []map[string]any{jwkOf("ec", k.ec.Public()), jwkOf("ec", k.ec.Public())}, true},
-		{"two keys of one ID", []map[string]any{jwkOf("ec", k.ec.Public()), other}, false},
-		{"three keys of one ID, the first again last", []map[string]any{jwkOf("ec", k.ec.Public()), other, jwkOf("ec", k.ec.Public())}, false},
-		{"for encryption", []map[string]any{jwkOf("ec", k.ec.Public(), set("use", "enc"))}, false},
+		{"53 two keys of one ID", []map[string]any{jwkOf("ec", k.ec.Public()), other}, false},
+		{"53 three keys of one ID, the first again last", []map[string]any{jwkOf("ec", k.ec.Public()), other, jwkOf("ec", k.ec.Public())}, false},
+		{"54 for encryption", []map[string]any{jwkOf("ec", k.ec.Public(), set("use", "enc"))}, false},
 		{"for signing but not verifying", []map[string]any{jwkOf("ec", k.ec.Public(), set("key_ops", []string{"sign"}))}, false},
 		{"for another algorithm", []map[string]any{jwkOf("ec", k.ec.Public(), set("alg", "ES384"))}, false},
 		{"for this algorithm", []map[string]any{jwkOf("ec", k.ec.Public(), set("alg", "ES256"))}, true},
 		{"with its private part", []map[string]any{jwkOf("ec", k.ec.Public(), set("d", "AAAA"))}, false},
-		{"a shared secret", []map[string]any{{"kty": "oct", "kid": "ec", "k": "AAAA"}}, false},
+		{"54 a shared secret", []map[string]any{{"kty": "oct", "kid": "ec", "k": "AAAA"}}, false},
 		{"without an ID", []map[string]any{jwkOf("", k.ec.Public())}, false},
 		{"on another curve", []map[string]any{jwkOf("ec", k.ec384.Public())}, false},
 		{"off its curve", []map[string]any{jwkOf("ec", k.ec.Public(), set("y", other["y"]))}, false},
@@ -275,8 +290,8 @@ func TestAKeyIDMeansNothingBeyondItsIssuer(t *testing.T) {
 	}{
 		{"one issuer by its key", ours.URL, k.ec, true},
 		{"the other by its key", theirs.URL, k.ec2, true},
-		{"one issuer by the other's key", ours.URL, k.ec2, false},
-		{"the other by the one's key", theirs.URL, k.ec, false},
+		{"55 one issuer by the other's key", ours.URL, k.ec2, false},
+		{"55 the other by the one's key", theirs.URL, k.ec, false},
 	} {
 		d := newDraft(c.issuer)
 		d.key = c.key
@@ -333,4 +348,28 @@ func TestKeysAreRenewedInTheBackground(t *testing.T) {
 			t.Errorf("after a bad file: %v", err)
 		}
 	})
+}
+
+// Attack 51: a body that never ends.
+func TestKeysThatDripAreNotWaitedFor(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for a time limit")
+	}
+	t.Parallel()
+	idp := newProvider(t)
+	gone := make(chan struct{})
+	idp.answer(func(w http.ResponseWriter, r *http.Request) {
+		defer close(gone)
+		for r.Context().Err() == nil {
+			w.Write([]byte(" "))
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+	began := time.Now()
+	v := newVerifier(t, nil, idp.config())
+	if late := time.Since(began); v.Ready() == nil || late > time.Minute {
+		t.Errorf("ready: %v, after %v", v.Ready(), late)
+	}
+	<-gone
 }

@@ -269,6 +269,7 @@ func TestAJWTSVIDOfTheWorkloadAPIIsAWorkloadWithoutATenant(t *testing.T) {
 	}
 }
 
+// Attack 63.
 func TestSPIFFEAndOIDCTokensAreNotTakenForEachOther(t *testing.T) {
 	parties := newParties(t)
 	mint := func(claims object) string {
