@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -157,6 +158,60 @@ func TestALeafIsForItsSideOfTLSAndIssuesNothing(t *testing.T) {
 		if id, err := workload.VerifyPeer(c.chain, bundles, c.usage, time.Now()); (err == nil) != c.ok {
 			t.Errorf("%s: %v, %v", c.claim, id, err)
 		}
+	}
+}
+
+func TestLongestIDs(t *testing.T) {
+	const scheme = "spiffe://example.org/"
+	for _, c := range []struct {
+		claim string
+		id    string
+		ok    bool
+	}{
+		{"2,048 bytes", scheme + strings.Repeat("a", 2048-len(scheme)), true},
+		{"2,049 bytes", scheme + strings.Repeat("a", 2049-len(scheme)), false},
+		{"a trust domain of 255 bytes", "spiffe://" + strings.Repeat("a", 255) + "/a", true},
+		{"a trust domain of 256 bytes", "spiffe://" + strings.Repeat("a", 256) + "/a", false},
+		{"no path", "spiffe://example.org", false},
+	} {
+		if err := workload.CheckID(spiffeid.RequireFromString(c.id)); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.claim, err)
+		}
+	}
+}
+
+func TestAPeerWithoutAnSVIDHasNoID(t *testing.T) {
+	trusted := newCA(t)
+	for claim, chain := range map[string][]*x509.Certificate{
+		"no certificate":          nil,
+		"a certificate of no ID":  {trusted.leaf(t, func(c *x509.Certificate) { c.URIs = nil })},
+		"a certificate of two":    {trusted.leaf(t, func(c *x509.Certificate) { c.URIs = append(c.URIs, c.URIs[0]) })},
+		"a certificate of a site": {trusted.leaf(t, func(c *x509.Certificate) { c.URIs[0].Scheme = "https" })},
+	} {
+		if id, err := workload.PeerID(tls.ConnectionState{PeerCertificates: chain}); !errors.Is(err, workload.ErrPeerIdentity) || !id.IsZero() {
+			t.Errorf("%s: %v, %v", claim, id, err)
+		}
+	}
+}
+
+// Whoever admits anybody still admits nobody who proved nothing.
+func TestAnAuthoriserDecidesOnlyOverWhatWasProven(t *testing.T) {
+	a := newAuthority(t, time.Minute)
+	server := a.Source(t, "/relay")
+	anybody := func(spiffeid.ID) error { return nil }
+	foreign := newCA(t)
+	for claim, conf := range map[string]*tls.Config{
+		"required": workload.ServerConfig(server, anybody),
+		"optional": workload.OptionalClientConfig(workload.SVIDCertificate(server), server, anybody),
+	} {
+		leaf := foreign.leaf(t, func(*x509.Certificate) {})
+		err := conf.VerifyConnection(tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}})
+		if !errors.Is(err, workload.ErrPeerIdentity) {
+			t.Errorf("%s: a foreign authority's certificate: %v", claim, err)
+		}
+	}
+	if workload.AuthorizeIDs(spiffeid.ID{})(spiffeid.ID{}) == nil || workload.ExactID(spiffeid.ID{})(spiffeid.ID{}) == nil {
+		t.Error("nobody is admitted as nobody")
 	}
 }
 
