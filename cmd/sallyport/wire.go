@@ -194,7 +194,7 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	if err := p.watchProcess(watched.meters); err != nil {
+	if err := errors.Join(p.watchProcess(watched.meters), watchExports(watched.meters, p.exports)); err != nil {
 		return nil, err
 	}
 	return p, p.listen(cfg, source, watched.page)
