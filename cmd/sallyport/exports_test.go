@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
 	"log/slog"
+	"net/http"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/sallyport-ai/sallyport/audit/export"
 	"github.com/sallyport-ai/sallyport/audit/export/sink"
@@ -35,4 +40,67 @@ func TestEveryMetricOfASinkIsDocumentedAndNoOther(t *testing.T) {
 		delete(all, name)
 	}
 	metricsdoc.Check(t, "Export", all)
+}
+
+func TestAGatewayExportsWhatItWritesDown(t *testing.T) {
+	w := newWorld(t)
+	cfg, err := loadGateway(filepath.Join(w.dir, "sallyport.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(cfg.Audit.KeyFile) // the demonstration's own log has locked the file
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "out.jsonl")
+	cfg.Audit.Dir, cfg.Audit.KeyFile = t.TempDir(), filepath.Join(t.TempDir(), "key")
+	cfg.Listen.Address, cfg.Admin.Address = "127.0.0.1:0", ""
+	cfg.Audit.Export = []export.SinkConfig{{Name: "file", Format: "ocsf", To: sink.Config{File: &sink.FileConfig{Path: out}}}}
+	if err := os.WriteFile(cfg.Audit.KeyFile, key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g, err := buildGateway(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.run(ctx) }()
+	body := `{"model":"small","messages":[{"role":"user","content":"canary-7f3a"}]}`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+g.public.Addr().String()+"/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+w.tokens["acme-user"])
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := w.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	id := resp.Header.Get("Sallyport-Decision-Id")
+	var text string
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		b, err := os.ReadFile(out)
+		text = string(b)
+		if err == nil && strings.Count(text, `"correlation_uid":"`+id+`"`) >= 2 { // the decision and its outcome
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("decision %q of status %d did not come:\n%s", id, resp.StatusCode, text)
+		}
+	}
+	w.client.CloseIdleConnections()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if strings.Contains(text, "canary-7f3a") {
+		t.Error("the prompt was exported")
+	}
+	for l := range strings.Lines(text) {
+		if strings.Contains(l, `"event_code":"outcome"`) && !strings.Contains(l, `"tenant_uid":"acme"`) {
+			t.Errorf("an outcome of nobody: %s", l)
+		}
+	}
 }

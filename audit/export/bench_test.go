@@ -1,0 +1,137 @@
+package export
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit/export/sink"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
+)
+
+// backlog is a log of n records that nobody appends to any more.
+func backlog(b *testing.B, n int) *world {
+	b.Helper()
+	w := newWorld(b)
+	var slow atomic.Int64
+	for range 64 {
+		go func() {
+			for slow.Add(1) <= int64(n) {
+				if _, err := w.log.Append(context.Background(), decision(int(slow.Load()))); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		}()
+	}
+	w.until("appended", func() bool { return w.log.Head().Size > uint64(n) })
+	return w
+}
+
+// BenchmarkExport drains a log of decisions with six candidates into one sink.
+// One operation is one record. peak-MiB is how much the heap grew at most.
+func BenchmarkExport(b *testing.B) {
+	const n = 60_000
+	w := backlog(b, n)
+	size := 0
+	for e, err := range tlog.Read(w.dir, 1) {
+		if err != nil {
+			b.Fatal(err)
+		}
+		size = len(e.Leaf)
+		break
+	}
+	fast := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		buf := make([]byte, 64<<10)
+		for {
+			if _, err := r.Body.Read(buf); err != nil {
+				break
+			}
+		}
+		_, _ = rw.Write([]byte(`{"text":"Success","code":0}`))
+	}))
+	defer fast.Close()
+	token := filepath.Join(b.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("t"), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	for _, c := range []SinkConfig{
+		{Format: "record", To: sink.Config{File: &sink.FileConfig{}}},
+		{Format: "ocsf", To: sink.Config{File: &sink.FileConfig{}}},
+		{Format: "ecs", To: sink.Config{File: &sink.FileConfig{}}},
+		{Format: "cef", To: sink.Config{File: &sink.FileConfig{}}},
+		{Format: "ocsf", To: sink.Config{HEC: &sink.HECConfig{URL: fast.URL, TokenFile: token}}},
+		{Format: "ocsf", To: sink.Config{RELP: &sink.RELPConfig{}}},
+		{Format: "ocsf", To: sink.Config{Syslog: &sink.SyslogConfig{}}},
+	} {
+		kind, err := c.To.Kind()
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(kind.Name+"/"+c.Format, func(b *testing.B) {
+			if c.To.RELP != nil || c.To.Syslog != nil {
+				a := newAuthority(b)
+				a.leaf("server")
+				a.leaf("client.lab")
+				r := newRsyslog(b, a)
+				r.start()
+				format := c.Format
+				c = r.sinkOf(kind.Name, a)
+				c.Format = format
+			}
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				c.Name = fmt.Sprintf("%s-%s-%d-%d", kind.Name, c.Format, i, time.Now().UnixNano()%1_000_000)
+				if c.To.File != nil {
+					c.To.File = &sink.FileConfig{Path: filepath.Join(b.TempDir(), c.Name)}
+				}
+				drain(b, w, c, n, size)
+			}
+		})
+	}
+}
+
+func drain(b *testing.B, w *world, c SinkConfig, n, size int) {
+	b.Helper()
+	w.cfg.pace = pace{record: time.Hour}
+	runtime.GC()
+	var before runtime.MemStats
+	runtime.ReadMemStats(&before)
+	b.StartTimer()
+	began, used := time.Now(), cpuTime(b)
+	x, stop := w.start(nil, c)
+	peak := uint64(0)
+	for x.Status()[0].Next <= uint64(n) {
+		var now runtime.MemStats
+		runtime.ReadMemStats(&now)
+		peak = max(peak, now.HeapInuse+now.StackInuse)
+		time.Sleep(20 * time.Millisecond)
+		if time.Since(began) > 2*time.Minute {
+			b.Fatalf("%+v", x.Status()[0])
+		}
+	}
+	took := time.Since(began)
+	b.StopTimer()
+	stop()
+	b.ReportMetric(float64(n)/took.Seconds(), "records/s")
+	b.ReportMetric(float64(cpuTime(b)-used)/float64(n)/1000, "cpu-µs/record")
+	b.ReportMetric(float64(int64(peak)-int64(before.HeapInuse+before.StackInuse))/(1<<20), "peak-MiB")
+	b.ReportMetric(float64(size), "leaf-bytes")
+	b.StartTimer()
+}
+
+func cpuTime(tb testing.TB) int64 {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		tb.Fatal(err)
+	}
+	return r.Utime.Nano() + r.Stime.Nano()
+}
