@@ -35,6 +35,14 @@ type Cursor struct {
 	Time    int64   `json:"time"`              // µs since the Unix epoch
 }
 
+// Needs is the index of the first record that the sink may still ask for.
+func (c *Cursor) Needs() uint64 {
+	if c.Replay != nil {
+		return min(c.Next, c.Replay.Next)
+	}
+	return c.Next
+}
+
 // intent is a batch as it was first put together, so that it is put together
 // in the same way again.
 type intent struct {

@@ -66,19 +66,25 @@ func TestAGatewayExportsWhatItWritesDown(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- g.run(ctx) }()
-	body := `{"model":"small","messages":[{"role":"user","content":"canary-7f3a"}]}`
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+g.public.Addr().String()+"/v1/chat/completions", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
+	ask := func() (status int, id string) {
+		body := `{"model":"small","messages":[{"role":"user","content":"canary-7f3a"}]}`
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+g.public.Addr().String()+"/v1/chat/completions", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+w.tokens["acme-user"])
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := w.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode, resp.Header.Get("Sallyport-Decision-Id")
 	}
-	req.Header.Set("Authorization", "Bearer "+w.tokens["acme-user"])
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := w.client.Do(req)
-	if err != nil {
-		t.Fatal(err)
+	status, id := ask()
+	for end := time.Now().Add(60 * time.Second); status != http.StatusOK && time.Now().Before(end); status, id = ask() {
+		time.Sleep(100 * time.Millisecond) // its replicas are not ready yet
 	}
-	_ = resp.Body.Close()
-	id := resp.Header.Get("Sallyport-Decision-Id")
 	var text string
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		b, err := os.ReadFile(out)
@@ -87,7 +93,7 @@ func TestAGatewayExportsWhatItWritesDown(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("decision %q of status %d did not come:\n%s", id, resp.StatusCode, text)
+			t.Fatalf("decision %q of status %d did not come:\n%s", id, status, text)
 		}
 	}
 	w.client.CloseIdleConnections()

@@ -216,8 +216,8 @@ func stillNeeded(cfg auditConfig) func() uint64 {
 			if !slices.ContainsFunc(cfg.Export, func(s export.SinkConfig) bool { return s.Name == c.Sink }) {
 				continue
 			}
-			if found++; found == 1 || c.Next < least {
-				least = c.Next
+			if found++; found == 1 || c.Needs() < least {
+				least = c.Needs()
 			}
 		}
 		if found < len(cfg.Export) {
