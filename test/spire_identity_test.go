@@ -372,7 +372,7 @@ func TestSPIREIsFederatedWithByItsBundleEndpoint(t *testing.T) {
 	w := newWorld(t)
 	bundle := filepath.Join(w.dir, "partner.json")
 	writeFile(t, bundle, string(partner.server(t, "bundle", "show", "-format", "spiffe")))
-	w.federate(t, fmt.Sprintf(`bundle_endpoint: "https://%s", endpoint_id: "spiffe://partner.example/spire/server", bundle_file: %q, callers: [%q]`,
+	w.federate(t, fmt.Sprintf(`trust_domain: partner.example, bundle_endpoint: "https://%s", endpoint_id: "spiffe://partner.example/spire/server", bundle_file: %q, callers: [%q]`,
 		partner.bundles, bundle, "spiffe://partner.example/team/*"))
 	text, err := os.ReadFile(w.config)
 	if err != nil {

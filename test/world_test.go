@@ -49,16 +49,19 @@ type world struct {
 
 // replica is an engine with its relay.
 type replica struct {
-	id      string
-	pool    string
-	files   func(suffix string) string // the path of a file of its own
-	serves  []string                   // where the engine and its events are
-	logDir  string
-	keyFile string // signs its log
-	logKey  string // the pinned verifier key of it
-	relay   *process
-	engine  *process
-	addr    string
+	id     string
+	pool   string
+	files  func(suffix string) string // the path of a file of its own
+	serves []string                   // where the engine and its events are
+	socket string                     // of its Workload API, where that is not the world's
+	// federation is a trust domain that it believes beside its own, as configured.
+	federation string
+	logDir     string
+	keyFile    string // signs its log
+	logKey     string // the pinned verifier key of it
+	relay      *process
+	engine     *process
+	addr       string
 }
 
 // newWorld starts everything but the gateway.
@@ -151,16 +154,23 @@ func (w *world) startRelay(t *testing.T, r *replica, listen string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if r.socket == "" {
+		r.socket = w.socket(t, r.id)
+	}
+	federation := ""
+	if r.federation != "" {
+		federation = "{" + r.federation + "}"
+	}
 	var at []string
 	r.relay, at = w.startAs(t, r.id, relayServes, "relay", "--config", writeFile(t, r.files(".yaml"), fmt.Sprintf(`
 environment: production
 listen: {address: %q}
-identity: {workload_socket: %q}
+identity: {workload_socket: %q, federation: [%s]}
 engine: {url: %q, kind: vllm, events: {endpoint: %q, replay: %q, mode: connect}}
 pool: %s
 gateways: [{id: %q, log_vkey: %q}]
 log: {dir: %q, key_file: %q}
-`, listen, w.socket(t, r.id), r.serves[0], r.serves[1], "ipc://"+r.files(".rp"), r.pool, gatewayID, strings.TrimSpace(string(vkey)), r.logDir, r.files(".key"))))
+`, listen, r.socket, federation, r.serves[0], r.serves[1], "ipc://"+r.files(".rp"), r.pool, gatewayID, strings.TrimSpace(string(vkey)), r.logDir, r.files(".key"))))
 	r.addr = at[0]
 }
 

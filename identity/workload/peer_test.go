@@ -289,7 +289,7 @@ func TestAMalformedPatternIsRefused(t *testing.T) {
 	for _, text := range []string{
 		"", "*", "spiffe://example.org", "spiffe://example.org/", "spiffe://*/a", "spiffe://example.org/a*",
 		"spiffe://example.org/**", "spiffe://example.org/a//b", "spiffe://example.org/../b", "spiffe://Example.org/a",
-		"https://example.org/a", "spiffe://example.org/a?b", "spiffe://example.org/*/",
+		"example.org/a", "https://example.org/a", "spiffe://example.org/a?b", "spiffe://example.org/*/",
 	} {
 		if p, err := workload.ParsePattern(text); err == nil {
 			t.Errorf("%q was read as %v", text, p)
