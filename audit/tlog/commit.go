@@ -138,6 +138,7 @@ func (l *Log) commit(batch []*entry) {
 	}
 	mirrored := l.writeMirror()
 	l.settle(batch, at)
+	_ = l.cfg.reach("before ack") // what is durable cannot fail any more
 	if l.main.cur.reserved && !l.main.cur.full {
 		l.economize()
 	}

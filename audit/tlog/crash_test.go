@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,11 +38,20 @@ func appendUntilKilled(dir string) {
 	if err != nil {
 		panic(err)
 	}
-	l, err := Open(Config{Dir: filepath.Join(dir, "log"), Key: key, Boot: self, SegmentBytes: minSegmentBytes, CheckpointEvery: 20 * time.Millisecond})
+	l, err := Open(Config{Dir: filepath.Join(dir, "log"), Key: key, Boot: self, SegmentBytes: minSegmentBytes, CheckpointEvery: 20 * time.Millisecond, reach: killAt(os.Getenv(pointEnv))})
 	if err != nil {
 		panic(err)
 	}
 	fmt.Println("open")
+	if os.Getenv(pointEnv) != "" {
+		go func() {
+			for {
+				// There is nothing to prune at first.
+				_, _ = l.Prune(noDeadline{}, PruneOptions{Below: l.Head().Size / 2})
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+	}
 	for w := range 8 {
 		go func() {
 			for i := 0; ; i++ {
@@ -60,6 +72,33 @@ func appendUntilKilled(dir string) {
 	select {}
 }
 
+// pointEnv names a point at which the child kills itself, and the how-manieth
+// time: "after sync 3".
+const pointEnv = "TLOG_TEST_POINT"
+
+// killAt kills this process when it has reached a point so often.
+func killAt(point string) func(string) error {
+	at := strings.LastIndexByte(point, ' ')
+	if at < 0 {
+		return nil
+	}
+	n, err := strconv.Atoi(point[at+1:])
+	if err != nil {
+		panic(err)
+	}
+	var left atomic.Int32
+	left.Store(int32(n))
+	return func(reached string) error {
+		if reached == point[:at] && left.Add(-1) == 0 {
+			if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+				panic(err)
+			}
+			select {}
+		}
+		return nil
+	}
+}
+
 // noDeadline is a context that never ends.
 type noDeadline struct{}
 
@@ -73,8 +112,14 @@ func (noDeadline) Value(any) any               { return nil }
 // the child was told is durable.
 func killedAfter(t *testing.T, dir string, fromStart bool, d time.Duration) map[uint64]string {
 	t.Helper()
+	return killed(t, dir, fromStart, d, "")
+}
+
+// killed is killedAfter with a point at which the child kills itself before.
+func killed(t *testing.T, dir string, fromStart bool, d time.Duration, point string) map[uint64]string {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+dir)
+	cmd.Env = append(os.Environ(), childEnv+"="+dir, pointEnv+"="+point)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -108,11 +153,20 @@ func killedAfter(t *testing.T, dir string, fromStart bool, d time.Duration) map[
 	return acked
 }
 
-func TestNothingAcknowledgedIsLostToKill(t *testing.T) {
-	rounds := 20
-	if testing.Short() {
-		rounds = 4
-	}
+// crashes is what became of a log over many kills.
+type crashes struct {
+	kills, acked, lost, unresolved, crashed int
+}
+
+func (c *crashes) add(o crashes) {
+	c.kills, c.acked, c.lost = c.kills+o.kills, c.acked+o.acked, c.lost+o.lost
+	c.unresolved, c.crashed = c.unresolved+o.unresolved, c.crashed+o.crashed
+}
+
+// crashSeries kills a process that appends to one log again and again, and
+// counts what the log then lacks.
+func crashSeries(t *testing.T, rounds int, kill func(dir string, round int) map[uint64]string) crashes {
+	t.Helper()
 	dir := t.TempDir()
 	if _, err := CreateKeyFile(filepath.Join(dir, "key"), origin); err != nil {
 		t.Fatal(err)
@@ -121,35 +175,101 @@ func TestNothingAcknowledgedIsLostToKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Dir: filepath.Join(dir, "log"), Key: key, Boot: self}
+	log := filepath.Join(dir, "log")
 	acked := make(map[uint64]string)
 	for i := range rounds {
-		wait := time.Duration(rand.Int64N(int64(120 * time.Millisecond)))
-		for index, id := range killedAfter(t, dir, i%2 == 1, wait) {
+		for index, id := range kill(dir, i) {
 			acked[index] = id
 		}
-		for _, err := range Read(cfg.Dir, 0) {
+		for _, err := range Read(log, 0) {
 			if err != nil {
 				t.Fatalf("log cannot be read before it is recovered: %v", err)
 			}
 		}
 	}
-	l := mustOpen(t, Config{Dir: cfg.Dir, Key: key, Boot: self, SegmentBytes: minSegmentBytes})
+	l := mustOpen(t, Config{Dir: log, Key: key, Boot: self, SegmentBytes: minSegmentBytes})
 	mustClose(t, l)
-	report := mustVerify(t, cfg)
-	if report.Boots < rounds/2+1 || report.Unresolved != 0 {
-		t.Errorf("%d boots, %d unresolved decisions after %d kills", report.Boots, report.Unresolved, rounds)
+	report, err := Verify(log, key.Verifier(), VerifyOptions{EverySignature: true})
+	if err != nil || !report.OK() {
+		t.Fatalf("after %d kills: %+v, %v", rounds, report, err)
 	}
-	rs := records(t, cfg.Dir)
+	out := crashes{kills: rounds, acked: len(acked), unresolved: report.Unresolved}
+	have := make(map[uint64]string)
+	for e, err := range Read(log, 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := audit.Decode(e.Leaf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have[e.Index] = r.ID
+		if r.Kind == audit.KindOutcome && r.Status == audit.StatusUnknownCrash {
+			out.crashed++
+		}
+	}
 	for index, id := range acked {
-		if index >= uint64(len(rs)) || rs[index].ID != id {
+		if index >= report.Pruned && have[index] != id {
+			out.lost++
 			t.Errorf("acknowledged record %d (%s) is not in the log", index, id)
 		}
 	}
-	crashed := strings.Count(kinds(rs), "outcome/"+audit.StatusUnknownCrash)
-	t.Logf("%d records acknowledged in %d runs, %d decisions answered unknown_crash", len(acked), rounds, crashed)
-	if len(acked) == 0 || crashed == 0 {
+	if report.Unresolved != 0 {
+		t.Errorf("%d decisions are unresolved", report.Unresolved)
+	}
+	return out
+}
+
+func TestNothingAcknowledgedIsLostToKillAtAnyTime(t *testing.T) {
+	const series = 4 // side by side, to be done sooner
+	rounds := 51
+	if testing.Short() {
+		rounds = 3
+	}
+	var mu sync.Mutex
+	var total crashes
+	t.Run("series", func(t *testing.T) {
+		for i := range series {
+			t.Run(strconv.Itoa(i), func(t *testing.T) {
+				t.Parallel()
+				c := crashSeries(t, rounds, func(dir string, i int) map[uint64]string {
+					return killedAfter(t, dir, i%2 == 1, time.Duration(rand.Int64N(int64(60*time.Millisecond))))
+				})
+				mu.Lock()
+				defer mu.Unlock()
+				total.add(c)
+			})
+		}
+	})
+	t.Logf("%d kills at random: %d acknowledged, %d lost, %d decisions answered unknown_crash", total.kills, total.acked, total.lost, total.crashed)
+	if total.acked == 0 || total.crashed == 0 || total.kills < series*rounds {
 		t.Error("the children did no work")
+	}
+}
+
+// points are all that a log passes.
+var points = []string{
+	"before write", "after write", "after sync", "before ack", "rolling", "preparing",
+	"tile", "checkpoint", "prune recorded", "segments pruned",
+}
+
+func TestNothingAcknowledgedIsLostToKillAtAnyPoint(t *testing.T) {
+	for i, point := range points {
+		if testing.Short() && i%4 != 0 {
+			continue
+		}
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			times := []int{1, 2, 5}
+			if strings.Contains(point, "prune") {
+				times = []int{1, 1, 1} // reached seldom
+			}
+			c := crashSeries(t, len(times), func(dir string, i int) map[uint64]string {
+				// Far later than any point is reached, so that it is that which kills.
+				return killed(t, dir, false, 30*time.Second, fmt.Sprint(point, " ", times[i]))
+			})
+			t.Logf("%d kills at %q: %d acknowledged, %d lost, %d answered unknown_crash", c.kills, point, c.acked, c.lost, c.crashed)
+		})
 	}
 }
 

@@ -102,7 +102,10 @@ type Config struct {
 
 	Logger *slog.Logger // discards if nil
 
-	create createFile // opens segment files; tests set it to make disks fail
+	// Tests set these to make disks and processes fail: create opens segment
+	// files, reach is told of each named point that is passed, and may fail it.
+	create createFile
+	reach  func(point string) error
 }
 
 // Limits of a log.
@@ -130,6 +133,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.reach == nil {
+		c.reach = func(string) error { return nil }
 	}
 	if c.create == nil {
 		c.create = createOSFile
@@ -268,6 +274,7 @@ func (l *Log) prepare() (*recovered, error) {
 		if err := l.cfg.destroy(rec.pruned); err != nil {
 			return nil, err
 		}
+		rec.start = rec.pruned
 	}
 	if l.cfg.Dir2 != "" {
 		if err := catchUp(l.cfg.Dir, l.cfg.Dir2); err != nil {

@@ -72,6 +72,9 @@ func (l *Log) Prune(ctx context.Context, o PruneOptions) (audit.Prune, error) {
 		return audit.Prune{}, err
 	}
 	l.begins.Store(size)
+	if err := l.cfg.reach("prune recorded"); err != nil {
+		return event, err
+	}
 	return event, l.cfg.destroy(size)
 }
 
@@ -148,6 +151,9 @@ func (c Config) destroy(size uint64) error {
 			continue
 		}
 		if err := removeBelow(dir, size); err != nil {
+			return err
+		}
+		if err := c.reach("segments pruned"); err != nil {
 			return err
 		}
 	}

@@ -27,7 +27,7 @@ const (
 // with it. It reads the segments as any follower would, so that publishing
 // costs the commit loop nothing and can always be done again.
 func (l *Log) publishLoop(ctx context.Context, rec *recovered) {
-	p := &publisher{dir: l.cfg.Dir, start: rec.start}
+	p := &publisher{dir: l.cfg.Dir, reach: l.cfg.reach, start: rec.start}
 	p.reset()
 	if rec.clean {
 		p.resume(rec.published)
@@ -58,6 +58,7 @@ func (l *Log) publishLoop(ctx context.Context, rec *recovered) {
 // publisher derives tiles from leaves.
 type publisher struct {
 	dir    string
+	reach  func(point string) error
 	start  uint64        // leaves below it are gone: their hashes are on disk
 	size   uint64        // leaves taken in
 	levels [][]tlog.Hash // the open tile of each level
@@ -96,6 +97,9 @@ func (p *publisher) publish(l *Log, last bool) error {
 	if err != nil {
 		return err
 	}
+	if err := p.reach("checkpoint"); err != nil {
+		return err
+	}
 	l.checkpointing.Lock()
 	err = replaceFile(filepath.Join(p.dir, checkpointFile), note, true)
 	l.checkpointing.Unlock()
@@ -132,7 +136,7 @@ func (l *Log) inPlace() error {
 
 // reset starts over, from the first leaf that there is.
 func (p *publisher) reset() {
-	*p = publisher{dir: p.dir, start: p.start, signed: p.signed}
+	*p = publisher{dir: p.dir, reach: p.reach, start: p.start, signed: p.signed}
 	if err := p.from(p.start); err != nil {
 		p.size, p.levels = p.start, nil // the root will not be right, and says so
 	}
@@ -270,6 +274,9 @@ func (p *publisher) writeTile(t tlog.Tile, data []byte) error {
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("write tile: %w", err)
+	}
+	if err := p.reach("tile"); err != nil {
+		return err
 	}
 	if err := replaceFile(path, data, false); err != nil {
 		return err

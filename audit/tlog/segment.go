@@ -57,6 +57,7 @@ type volume struct {
 	lock   place
 	bytes  int64
 	create createFile
+	reach  func(point string) error
 	cur    *segment
 	spare  chan spare // holds the next segment once it is ready
 
@@ -77,7 +78,7 @@ type spare struct {
 
 // openVolume returns a volume whose first segment, numbered next, is ready.
 func openVolume(cfg Config, dir *lock, next int) (*volume, error) {
-	v := &volume{dir: filepath.Dir(dir.path), lock: dir.place, bytes: cfg.SegmentBytes, create: cfg.create, spare: make(chan spare, 1)}
+	v := &volume{dir: filepath.Dir(dir.path), lock: dir.place, bytes: cfg.SegmentBytes, create: cfg.create, reach: cfg.reach, spare: make(chan spare, 1)}
 	seg, err := v.prepare(next)
 	if err != nil {
 		return nil, err
@@ -183,6 +184,10 @@ func (v *volume) prepareSpare(done *segment, number int) {
 	if done != nil {
 		err = done.seal()
 	}
+	if err := v.reach("preparing"); err != nil {
+		v.spare <- spare{err: err}
+		return
+	}
 	seg, prepareErr := v.prepare(number)
 	if prepareErr != nil {
 		v.spare <- spare{err: errors.Join(err, prepareErr)}
@@ -226,6 +231,10 @@ func (v *volume) roll() error {
 		}
 		next.seg = seg
 	}
+	if err := v.reach("rolling"); err != nil {
+		v.spare <- next
+		return err
+	}
 	done := v.cur
 	v.cur = next.seg
 	v.cur.replaces = done.poisoned
@@ -245,11 +254,20 @@ func (v *volume) fits(n int) bool {
 func (v *volume) write(buf []byte) error {
 	s := v.cur
 	s.poisoned = true // until it is known to be well
+	if err := v.reach("before write"); err != nil {
+		return err
+	}
 	if _, err := s.file.WriteAt(buf, s.end); err != nil {
 		return fmt.Errorf("write segment %d: %w", s.number, err)
 	}
+	if err := v.reach("after write"); err != nil {
+		return err
+	}
 	if err := s.file.Datasync(); err != nil {
 		return fmt.Errorf("sync segment %d: %w", s.number, err)
+	}
+	if err := v.reach("after sync"); err != nil {
+		return err
 	}
 	if err := v.check(); err != nil {
 		return fmt.Errorf("look for segment %d: %w", s.number, err)
