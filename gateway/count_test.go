@@ -3,8 +3,10 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -276,6 +278,38 @@ func TestPolicyIsAskedAgainWithWhatTheEngineCounted(t *testing.T) {
 		t.Errorf("%s, %d (%s)", d.Reason, d.Request.PromptTokens, d.Request.PromptBasis)
 	}
 	s.unreached(mark)
+}
+
+// What a kill leaves on the disk is what is there at that moment.
+func TestAKillBetweenTheRecordOfACountAndItsAnswerLeavesNoHarm(t *testing.T) {
+	s := serve(t, patient, withoutTokenizer)
+	mark, left := s.newMark(), t.TempDir()
+	s.engine.onCount(mark, func(_ http.ResponseWriter, _ *http.Request, _ call, pass func()) {
+		if err := os.CopyFS(left, os.DirFS(s.logDir)); err != nil {
+			t.Error(err)
+		}
+		pass()
+	})
+	a := s.post("acme", chat(mark))
+	s.want(a, http.StatusOK, "")
+	log, err := tlog.Open(tlog.Config{Dir: left, Key: s.key, Boot: audit.Gateway{SPIFFE: s.self.ID().String()}, SegmentBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	if _, err := tlog.Find(left, a.id(), 0); !errors.Is(err, tlog.ErrNotFound) {
+		t.Errorf("the request has a decision already: %v", err)
+	}
+	counts, _ := s.counts(a)
+	entries, err := tlog.Find(left, counts[0].ID, 0)
+	if err != nil || len(entries) != 2 {
+		t.Fatalf("%d records of the count, %v", len(entries), err)
+	}
+	for i, want := range []string{audit.StatusAllowed, audit.StatusUnknownCrash} {
+		if r, err := audit.Decode(entries[i].Leaf); err != nil || r.Status != want {
+			t.Errorf("record %d: %s, %v; want %s", i, r.Status, err, want)
+		}
+	}
 }
 
 func TestIDsAfterMediaAreNotHeldForText(t *testing.T) {

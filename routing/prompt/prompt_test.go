@@ -141,7 +141,6 @@ func TestWhatCannotBeComputedIsUnsupported(t *testing.T) {
 		{"reasoning_content that the template reads", `{"messages": [{"role": "assistant", "content": "a", "reasoning_content": "r"}]}`},
 		{"a billing header", `{"messages": [{"role": "system", "content": "x-anthropic-billing-header: 1\na"}]}`},
 		{"an effort that the template reads", `{` + ok + `, "reasoning_effort": "low"}`},
-		{"an effort where the template may be told to think", `{` + ok + `, "reasoning_effort": "none"}`},
 		{"a template in the body", `{` + ok + `, "chat_template": "x"}`},
 		{"a truncated prompt", `{` + ok + `, "truncate_prompt_tokens": 5}`},
 		{"messages by the back door", `{` + ok + `, "chat_template_kwargs": {"messages": []}}`},
@@ -226,6 +225,26 @@ func TestTemplateArgumentsAreVariables(t *testing.T) {
 		if err != nil || p.Text != c.want {
 			t.Errorf("%s: %q, %v", c.args, p.Text, err)
 		}
+	}
+}
+
+func TestARequestsArgumentsCountBeforeTheEnginesDefaults(t *testing.T) {
+	m, err := Open(Config{Files: with(t, templateFile, "{{ style }}{{ enable_thinking }}"), TemplateArgs: []byte(`{"enable_thinking": false, "style": "s"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ args, want string }{{`null`, "sFalse"}, {`{}`, "sFalse"}, {`{"enable_thinking": true}`, "sTrue"}, {`{"style": null}`, "NoneFalse"}} {
+		p, err := m.Chat(t.Context(), []byte(`{"messages": [{"role": "user"}], "chat_template_kwargs": `+c.args+`}`))
+		if err != nil || p.Text != c.want {
+			t.Errorf("%s: %q, %v", c.args, p.Text, err)
+		}
+	}
+	if _, err := m.Chat(t.Context(), []byte(`{"messages": [{"role": "user"}], "reasoning_effort": "none"}`)); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("an effort where the template may be told to think: %v", err)
+	}
+	thoughts := variant(t, "{{ messages[0].reasoning }}")
+	if _, err := thoughts.Chat(t.Context(), []byte(`{"messages": [{"role": "assistant", "reasoning_content": "r"}]}`)); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("reasoning under its older name: %v", err)
 	}
 }
 
