@@ -15,6 +15,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/classify"
+	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/policy"
 	"github.com/sallyport-ai/sallyport/routing"
 	"github.com/sallyport-ai/sallyport/routing/fleet"
@@ -78,11 +79,7 @@ func (x *exchange) writeRefusal(ctx context.Context, f *Fault) {
 	rec := x.record()
 	rec.Status, rec.Reason, rec.HTTP = audit.StatusDenied, f.Reason, f.Status
 	rec.Durability = audit.Strict
-	if f.Err != nil {
-		// The cause as far as it comes from our own code or from policy. What the
-		// decoder says may name fields of the caller, so it is cut.
-		rec.Detail = bounded(f.Err.Error())
-	}
+	rec.Detail = detailOf(f.Err)
 	err := x.step(context.WithoutCancel(ctx), "write", func(ctx context.Context) error {
 		err := x.append(ctx, rec)
 		if errors.Is(err, audit.ErrTooLarge) {
@@ -94,6 +91,17 @@ func (x *exchange) writeRefusal(ctx context.Context, f *Fault) {
 	if err != nil {
 		x.g.cfg.Logger.Error("refusal not recorded", "decision_id", x.id, "reason", f.Reason, "error", err)
 	}
+}
+
+// detailOf is the cause of a refusal as far as it comes from our own code or from
+// policy. What the decoder and the readers of headers say quotes the caller, who
+// can put a secret there; the reason alone is recorded of that.
+func detailOf(err error) string {
+	var quoting *wire.Error
+	if err == nil || errors.As(err, &quoting) || errors.Is(err, errHeader) {
+		return ""
+	}
+	return bounded(err.Error())
 }
 
 // omitted stands in the record of a refusal for what the log has no room for.

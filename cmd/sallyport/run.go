@@ -65,7 +65,7 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 		<-running.Done()
 		return p.drain(context.WithoutCancel(ctx))
 	})
-	p.logger.Info("serving", "address", p.public.Addr().String(), "log", p.log.Head().Size)
+	p.logger.Info("serving", "address", p.public.Addr().String(), "admin", p.adminAddr(), "log", p.log.Head().Size)
 	return errors.Join(group.Wait(), p.close())
 }
 
@@ -221,4 +221,12 @@ func checkModels(models []modelConfig) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// adminAddr is where the admin listener is; empty where there is none.
+func (p *gatewayProcess) adminAddr() string {
+	if p.admin == nil {
+		return ""
+	}
+	return p.admin.Addr().String()
 }
