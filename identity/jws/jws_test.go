@@ -22,6 +22,16 @@ func compact(header, claims string) string {
 	return encode([]byte(header)) + "." + encode([]byte(claims)) + ".c2ln"
 }
 
+// sized is a good token of that many bytes.
+func sized(n int) string {
+	good := compact(goodHeader, `{"sub":"alice"}`)
+	signature := n - (len(good) - len("c2ln"))
+	if signature%4 == 1 { // no base64 is so long
+		return compact(goodHeader, `{"sub":"alice" }`)[:len(good)-len("c2ln")+1] + strings.Repeat("A", signature-1)
+	}
+	return strings.TrimSuffix(good, "c2ln") + strings.Repeat("A", signature)
+}
+
 type subject struct {
 	Subject string `json:"sub"`
 }
@@ -49,6 +59,25 @@ func TestOddTokensAreRefusedBeforeAnyKeyIsLookedAt(t *testing.T) {
 		{"sub twice", compact(goodHeader, `{"sub":"alice","sub":"root"}`), "given twice"},
 		{"SUB in place of sub", compact(goodHeader, `{"SUB":"root"}`), "another spelling"},
 		{"a long s is an s", compact(goodHeader, `{"ſub":"root","sub":"alice"}`), "differ in case"},
+		{"brackets in a string are none", compact(goodHeader, `{"sub":"alice","x":"`+strings.Repeat("[", 40)+`"}`), ""},
+		{"commas in a string are none", compact(goodHeader, `{"sub":"alice","x":"`+strings.Repeat(",", 600)+`"}`), ""},
+		{"an escaped quote ends no string", compact(goodHeader, `{"sub":"alice","x":"\\\"`+strings.Repeat("[", 40)+`"}`), ""},
+		{"an escaped backslash escapes no quote", compact(goodHeader, `{"sub":"alice","x":"\\\\","y":`+strings.Repeat("[", 40)+strings.Repeat("]", 40)+`}`), "nested deeper"},
+		{"16 levels", compact(goodHeader, `{"sub":"alice","x":`+strings.Repeat("[", 15)+strings.Repeat("]", 15)+`}`), ""},
+		{"17 levels", compact(goodHeader, `{"sub":"alice","x":`+strings.Repeat("[", 16)+strings.Repeat("]", 16)+`}`), "nested deeper"},
+		{"many short lists are not deep", compact(goodHeader, `{"sub":"alice","x":[`+strings.Repeat("[],", 40)+`[]]}`), ""},
+		{"512 names and values", compact(goodHeader, `{"sub":"alice","x":[`+strings.Repeat("1,", 507)+`1]}`), ""},
+		{"513 names and values", compact(goodHeader, `{"sub":"alice","x":[`+strings.Repeat("1,", 508)+`1]}`), "more than 512"},
+		{"a token of 16 KiB", sized(16 << 10), ""},
+		{"a token of 16 KiB and one byte", sized(16<<10 + 1), "longer than"},
+		{"a signature with padding", good + "=", "signature: not base64url"},
+		{"a signature with other unused bits", strings.TrimSuffix(good, "c2ln") + "c2lnAB", "signature: not base64url"},
+		{"a line break in the signature", good[:len(good)-2] + "\n" + good[len(good)-2:], "signature: not base64url"},
+		{"four parts", good + ".c2ln", "not three parts"},
+		{"HS256", compact(`{"alg":"HS256","kid":"k"}`, `{}`), `algorithm "HS256" is not accepted`},
+		{"none", compact(`{"alg":"none","kid":"k"}`, `{}`), `algorithm "none" is not accepted`},
+		{"no alg", compact(`{"kid":"k"}`, `{}`), `algorithm "" is not accepted`},
+		{"alg null", compact(`{"alg":null,"kid":"k"}`, `{}`), "unexpected type"},
 		{"text after the claims", compact(goodHeader, `{"sub":"alice"}{}`), "not a JSON object"},
 		{"sub that is a list", compact(goodHeader, `{"sub":["alice"]}`), "unexpected type"},
 	} {
