@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -280,10 +281,13 @@ type fake struct {
 	mu    sync.Mutex
 	got   []sink.Message
 	calls int
-	send  func(call int, b *sink.Batch) (int, error) // what of a batch arrives and what is said; nil: all
+
+	started atomic.Int64                               // calls that have begun
+	send    func(call int, b *sink.Batch) (int, error) // what of a batch arrives and what is said; nil: all
 }
 
 func (f *fake) Send(_ context.Context, b *sink.Batch) (int, error) {
+	f.started.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
