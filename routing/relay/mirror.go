@@ -164,10 +164,15 @@ func (m *mirror) apply(b *kvevents.Batch) fault {
 			return f
 		}
 	}
+	m.count(b)
+	return ""
+}
+
+// count notes what could not be decoded of a batch.
+func (m *mirror) count(b *kvevents.Batch) {
 	for _, s := range b.Skipped {
 		m.skipped["undecoded_"+s.Reason.String()] += uint64(s.N)
 	}
-	return ""
 }
 
 // admit decides whether a stored event says anything that we can use, and in

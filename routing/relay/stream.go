@@ -192,8 +192,13 @@ func (s *stream) take(seq, sum uint64, b *kvevents.Batch) {
 	s.recent[seq%seenBatches] = seen{seq, sum, true}
 	var f fault
 	switch {
-	case b == nil || !b.UnderCredits():
+	case b == nil:
 		f = "undecodable_batch"
+	case !b.UnderCredits():
+		// What was left out may have been a removal, of what was stored before it
+		// in this batch or ever.
+		s.m.count(b)
+		f = "unknown_event"
 	case b.Rank != kvevents.None && b.Rank != s.rank && !(b.Rank == 0 && s.m.cfg.perEvent):
 		// Who speaks is known from the connection, not from what it says. SGLang
 		// names the rank of its attention, which is 0 where that is not parallel.
