@@ -2,6 +2,7 @@ package tlog
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +40,9 @@ func recoverLog(dir, tiles string, key *Key, held ...heldCheckpoint) (*recovered
 	if err != nil {
 		return nil, err
 	}
+	if err := checkSpares(dir, segs); err != nil {
+		return nil, fmt.Errorf("log in %s is left untouched: %w", dir, err)
+	}
 	rec := &recovered{last: -1, clean: true, ends: make(map[int]int64)}
 	if segs, err = rec.dropUnsigned(dir, segs, key); err != nil {
 		return nil, err
@@ -54,6 +58,29 @@ func recoverLog(dir, tiles string, key *Key, held ...heldCheckpoint) (*recovered
 	return rec, nil
 }
 
+// checkSpares checks that the segments that begin with zeros, and so pass for
+// unused, hold no more than one batch: the first, of which the power went before
+// the disk had written the first sector.
+func checkSpares(dir string, used []int) error {
+	last := -1
+	if len(used) > 0 {
+		last = used[len(used)-1]
+	}
+	mark := binary.LittleEndian.AppendUint32(nil, uint32(frameTrailer)<<24|trailerSize)
+	for number := last + 1; ; number++ {
+		data, err := os.ReadFile(segmentPath(dir, number))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read spare segment: %w", err)
+		}
+		if bytes.Count(data, mark) > 1 {
+			return &Fault{Code: BadFrame, Segment: number, Detail: "a segment that begins with zeros holds batches"}
+		}
+	}
+}
+
 // dropUnsigned takes segments off the end whose first batch was never
 // finished: they were being started when the process died.
 func (rec *recovered) dropUnsigned(dir string, segs []int, key *Key) ([]int, error) {
@@ -67,7 +94,13 @@ func (rec *recovered) dropUnsigned(dir string, segs []int, key *Key) ([]int, err
 		if !errors.As(err, &fault) {
 			return nil, err
 		}
-		if signed, err := signedBeyond(dir, number, 0); err != nil || signed {
+		signed, err := signedBeyond(dir, number, 0)
+		if signed && err == nil {
+			var torn bool
+			torn, err = lostSectors(dir, number, 0)
+			signed = !torn
+		}
+		if err != nil || signed {
 			return nil, errors.Join(fmt.Errorf("log in %s is left untouched: %w", dir, fault), err)
 		}
 		n, err := bytesFrom(dir, number, 0)
@@ -121,7 +154,7 @@ func (rec *recovered) replay(dir, tiles string, segs []int, key *Key, held []hel
 			break
 		}
 		if err != nil {
-			if err := rec.tear(dir, last, err); err != nil {
+			if err := rec.tear(dir, segs, last, err); err != nil {
 				return err
 			}
 			break
@@ -164,11 +197,21 @@ func (rec *recovered) replay(dir, tiles string, segs []int, key *Key, held []hel
 
 // tear decides whether damage is the rest of a write that was under way. A
 // batch was acknowledged only after its trailer was durable, so damage with a
-// trailer beyond it is not, and neither is a whole frame out of place.
-func (rec *recovered) tear(dir string, last *batch, err error) error {
+// trailer beyond it is not, unless sectors are missing from the very last batch;
+// neither is a whole frame out of place.
+func (rec *recovered) tear(dir string, segs []int, last *batch, err error) error {
 	var fault *Fault
-	if !errors.As(err, &fault) || !fault.torn || last == nil || fault.Segment != last.at.segment {
+	if !errors.As(err, &fault) || last == nil || fault.Segment != last.at.segment {
 		return err
+	}
+	if !fault.torn {
+		if !fault.Code.torn() || fault.Segment != segs[len(segs)-1] {
+			return err
+		}
+		torn, lostErr := lostSectors(dir, fault.Segment, last.after.offset)
+		if lostErr != nil || !torn {
+			return errors.Join(err, lostErr)
+		}
 	}
 	n, readErr := bytesFrom(dir, last.at.segment, last.after.offset)
 	if readErr != nil {
@@ -176,6 +219,42 @@ func (rec *recovered) tear(dir string, last *batch, err error) error {
 	}
 	rec.torn += n
 	return nil
+}
+
+// sectorSize is the least that a disk writes at once, in bytes.
+const sectorSize = 512
+
+// lostSectors says whether what follows offset is one batch that a disk was
+// writing when the power went: its trailer is there and nothing beyond it, but
+// of the sectors before some are still the zeros that the segment was filled
+// with. A disk may write the sectors of a batch in any order until they are
+// synced, and only after that was the batch acknowledged.
+//
+// Whoever can write such zeros could as well cut the batch off; see the package
+// comment for what tells of that.
+func lostSectors(dir string, number int, offset int64) (bool, error) {
+	data, err := os.ReadFile(segmentPath(dir, number))
+	if err != nil {
+		return false, fmt.Errorf("look at torn segment: %w", err)
+	}
+	data = bytes.TrimRight(data, "\x00")
+	end := int64(len(data)) + sectorSize // a signature may end with zeros, but not with so many
+	mark := binary.LittleEndian.AppendUint32(nil, uint32(frameTrailer)<<24|trailerSize)
+	if offset >= int64(len(data)) || bytes.Count(data[offset:], mark) != 1 {
+		return false, nil
+	}
+	trailer := offset + int64(bytes.Index(data[offset:], mark))
+	if after := trailer + frameHead + trailerSize; after < int64(len(data)) || after > end {
+		return false, nil
+	}
+	for at := offset; at < trailer; {
+		next := min((at/sectorSize+1)*sectorSize, trailer)
+		if len(bytes.Trim(data[at:next], "\x00")) == 0 {
+			return true, nil
+		}
+		at = next
+	}
+	return false, nil
 }
 
 // bytesFrom counts the bytes of a segment from an offset to its last that is

@@ -1,0 +1,258 @@
+package tlog
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
+)
+
+// siteDisk fails one operation at one site, the nth time that it is done, and
+// counts what is done to a file after it failed.
+type siteDisk struct {
+	site string
+	err  error
+
+	mu    sync.Mutex
+	left  int
+	after int
+}
+
+// reach says whether this is the time to fail.
+func (d *siteDisk) reach(site string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if site != d.site {
+		return nil
+	}
+	if d.left--; d.left == 0 {
+		return d.err
+	}
+	return nil
+}
+
+func (d *siteDisk) create(path string) (segmentFile, error) {
+	if err := d.reach("create"); err != nil {
+		return nil, err
+	}
+	f, err := createOSFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return &siteFile{segmentFile: f, disk: d}, nil
+}
+
+type siteFile struct {
+	segmentFile
+	disk         *siteDisk
+	used, failed bool // owned by the one who writes
+}
+
+func (f *siteFile) fail(site string) error {
+	if f.failed {
+		f.disk.mu.Lock()
+		f.disk.after++
+		f.disk.mu.Unlock()
+	}
+	err := f.disk.reach(site)
+	f.failed = f.failed || err != nil
+	return err
+}
+
+func (f *siteFile) WriteAt(p []byte, off int64) (int, error) {
+	if p[0] != 0 {
+		f.used = true
+	}
+	if !f.used {
+		if err := f.fail("zeros"); err != nil {
+			return 0, err
+		}
+		return f.segmentFile.WriteAt(p, off)
+	}
+	if err := f.fail("write nothing"); err != nil {
+		return 0, err
+	}
+	if err := f.fail("write half"); err != nil {
+		n, _ := f.segmentFile.WriteAt(p[:len(p)/2], off) // what is told is the other error
+		return n, err
+	}
+	n, err := f.segmentFile.WriteAt(p, off)
+	if err == nil {
+		err = f.fail("write all")
+	}
+	return n, err
+}
+
+func (f *siteFile) Datasync() error {
+	site := "sync zeros"
+	if f.used {
+		site = "sync"
+	}
+	if err := f.fail(site); err != nil {
+		return err
+	}
+	return f.segmentFile.Datasync()
+}
+
+func (f *siteFile) Truncate(size int64) error {
+	if err := f.fail("truncate"); err != nil {
+		return err
+	}
+	return f.segmentFile.Truncate(size)
+}
+
+// sites are all places where a log writes.
+var sites = []string{
+	"create", "zeros", "sync zeros", "write nothing", "write half", "write all", "sync", "truncate",
+	"rolling", "preparing", "tile", "checkpoint",
+}
+
+func TestNothingAcknowledgedIsLostToAFailureAtAnySite(t *testing.T) {
+	for _, site := range sites {
+		for _, cause := range []error{syscall.ENOSPC, syscall.EIO, syscall.EDQUOT, syscall.EROFS} {
+			for _, nth := range []int{1, 3} {
+				t.Run(fmt.Sprintf("%s/%v/%d", site, cause, nth), func(t *testing.T) {
+					t.Parallel()
+					failAt(t, site, cause, nth)
+				})
+			}
+		}
+	}
+}
+
+func failAt(t *testing.T, site string, cause error, nth int) {
+	d := &siteDisk{site: site, err: cause, left: nth}
+	cfg := testConfig(t, testKey(t))
+	cfg.create, cfg.reach, cfg.CheckpointEvery = d.create, d.reach, 5*time.Millisecond
+	acked := make(map[uint64]string)
+	l, err := Open(cfg)
+	if err == nil {
+		for i := range 220 {
+			r := decision(i)
+			at, err := l.Append(t.Context(), r)
+			switch {
+			case err == nil:
+				acked[at.Index] = r.ID
+			case !errors.Is(err, audit.ErrUnavailable):
+				t.Fatal(err)
+			}
+		}
+		// How it ends is not the point; what is on disk is.
+		if err := l.Close(); err != nil && l.Err() == nil && site != "truncate" {
+			t.Logf("close: %v", err)
+		}
+	}
+	if d.after > 0 {
+		t.Errorf("a file that had failed was touched %d times", d.after)
+	}
+	cfg.create, cfg.reach = nil, nil
+	mustClose(t, mustOpen(t, cfg))
+	report, err := Verify(cfg.Dir, cfg.Key.Verifier(), VerifyOptions{EverySignature: true})
+	if err != nil || !report.OK() || report.Unresolved != 0 {
+		t.Fatalf("Verify = %+v, %v", report, err)
+	}
+	rs := records(t, cfg.Dir)
+	for index, id := range acked {
+		if index >= uint64(len(rs)) || rs[index].ID != id {
+			t.Errorf("acknowledged record %d is lost", index)
+		}
+	}
+}
+
+// powerDisk remembers what each file is sure to hold, and what a power cut may
+// have left of the rest.
+type powerDisk struct {
+	mu    sync.Mutex
+	files map[string]*powerFile
+}
+
+func (d *powerDisk) create(path string) (segmentFile, error) {
+	f, err := createOSFile(path)
+	if err != nil {
+		return nil, err
+	}
+	p := &powerFile{segmentFile: f, disk: d}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.files[path] = p
+	return p, nil
+}
+
+type powerFile struct {
+	segmentFile
+	disk    *powerDisk
+	durable []byte         // guarded by the disk's lock, as pending
+	pending map[int][]byte // sectors written since the last sync
+}
+
+const sector = sectorSize
+
+func (f *powerFile) WriteAt(p []byte, off int64) (int, error) {
+	n, err := f.segmentFile.WriteAt(p, off)
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if f.pending == nil {
+		f.pending = make(map[int][]byte)
+	}
+	for len(p) > 0 {
+		number, at := int(off)/sector, int(off)%sector
+		s, ok := f.pending[number]
+		if !ok {
+			s = make([]byte, sector)
+			if from := number * sector; from < len(f.durable) {
+				copy(s, f.durable[from:])
+			}
+			f.pending[number] = s
+		}
+		c := copy(s[at:], p)
+		p, off = p[c:], off+int64(c)
+	}
+	return n, err
+}
+
+func (f *powerFile) Datasync() error {
+	if err := f.segmentFile.Datasync(); err != nil {
+		return err
+	}
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	for number, s := range f.pending {
+		f.put(number, s)
+	}
+	f.pending = nil
+	return nil
+}
+
+// put makes a sector durable. The caller holds the disk's lock.
+func (f *powerFile) put(number int, s []byte) {
+	if end := (number + 1) * sector; end > len(f.durable) {
+		f.durable = append(f.durable, make([]byte, end-len(f.durable))...)
+	}
+	copy(f.durable[number*sector:], s)
+}
+
+// cut is the disk after a power cut: of what was not synced, any sectors may be
+// there, in any order.
+func (d *powerDisk) cut(t *testing.T, dir string, survives func() bool) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for path, f := range d.files {
+		for number, s := range f.pending {
+			if survives() {
+				f.put(number, s)
+			}
+		}
+		if _, err := os.Stat(path); err != nil {
+			continue // removed
+		}
+		if err := os.WriteFile(path, f.durable, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
