@@ -376,9 +376,25 @@ func TestAnUnpinnedKeyIsReplacedOnlyWhenNoOneUsesIt(t *testing.T) {
 	if err := r.enter("q", b, blockid.Key{}); err != nil {
 		t.Errorf("another ID's log of that name: %v", err)
 	}
+	if err := r.enter("p", a, blockid.Key{}); err != nil {
+		t.Errorf("the same key, by a Watch that follows before the first has ended: %v", err)
+	}
+	r.leave("p", "o")
+	if err := r.enter("p", b, blockid.Key{}); err == nil {
+		t.Error("a second process took over a log that one of two Watches has left")
+	}
 	r.leave("p", "o")
 	if err := r.enter("p", b, blockid.Key{}); err != nil {
-		t.Errorf("after it left: %v", err)
+		t.Errorf("after both left: %v", err)
+	}
+	for i := range logsPerGateway {
+		err := r.enter("many", mustKey(t, newLogKey(t, fmt.Sprintf("log-%d", i)).vkey), blockid.Key{})
+		if err != nil {
+			t.Fatalf("log %d: %v", i, err)
+		}
+	}
+	if err := r.enter("many", mustKey(t, newLogKey(t, "one-more").vkey), blockid.Key{}); err == nil {
+		t.Errorf("one ID has more than %d logs", logsPerGateway)
 	}
 	if err := newRegister(pinned{}, false).enter("p", a, blockid.Key{}); err == nil {
 		t.Error("a key was registered where keys are pinned")
