@@ -47,7 +47,10 @@ type Config struct {
 	Tracer   trace.TracerProvider // nil traces nothing
 	Region   string               // where we are
 	Ready    func() error         // nil while the process's own identity holds
-	Secret   [32]byte             // seals conversations and pseudonyms; gateways of one fleet share it
+	// PromptMAC returns the MAC of a tenant's prompt under a key of that time,
+	// for the record. nil: records have none.
+	PromptMAC func(tenant string, at time.Time, prompt []byte) (string, error)
+	Secret    [32]byte // seals conversations and pseudonyms; gateways of one fleet share it
 
 	// TrustTraceparent lets a caller's traceparent be the parent of its
 	// request's span, and so decide whether it is sampled. Otherwise it is

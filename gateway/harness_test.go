@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -408,6 +409,9 @@ func (w *world) config() (Config, error) {
 		},
 		Policy: w.policy, Fleet: w.fleet, Upstream: sender, Tickets: signer, Log: w.log,
 		Meter: noop.NewMeterProvider(), Region: "eu-1",
+		PromptMAC: func(tenant string, at time.Time, prompt []byte) (string, error) {
+			return fmt.Sprintf("%s %s %x", tenant, at.UTC().Format("2006-01"), sha256.Sum256(prompt)), nil
+		},
 		Ready: func() error { return errors.Join(w.self.Ready(), w.log.Err()) },
 		// A busy disk must not fail a test that is not about it.
 		AppendTimeout: 5 * time.Second,

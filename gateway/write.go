@@ -3,9 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -209,12 +207,17 @@ func (x *exchange) caller() *audit.Caller {
 }
 
 // promptMAC lets an auditor with the key check that a record is about a prompt
-// that they hold. The key is the tenant's for the month.
+// that they hold. Without the key, which can be destroyed, it says nothing. The
+// record is not held up for want of it.
 func (x *exchange) promptMAC() string {
-	key := x.g.derive("prompt", x.principal.Tenant, x.began.UTC().Format("2006-01"))
-	mac := hmac.New(sha256.New, key[:])
-	mac.Write(x.body)
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	if x.g.cfg.PromptMAC == nil {
+		return ""
+	}
+	mac, err := x.g.cfg.PromptMAC(x.principal.Tenant, x.began, x.body)
+	if err != nil {
+		x.g.cfg.Logger.Error("prompt not in the record, not even as a MAC", "decision_id", x.id, "error", err)
+	}
+	return mac
 }
 
 // maxCandidates bounds the candidates in a record: a leaf of the log has at most

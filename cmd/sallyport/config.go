@@ -112,10 +112,13 @@ type replicaConfig struct {
 }
 
 type auditConfig struct {
-	Dir     string           `yaml:"dir"`
-	Dir2    string           `yaml:"dir2"` // the second directory of strict-2
-	KeyFile string           `yaml:"key_file"`
-	Mode    string           `yaml:"mode"` // least durability: strict, strict-2 or bounded
+	Dir     string `yaml:"dir"`
+	Dir2    string `yaml:"dir2"` // the second directory of strict-2
+	KeyFile string `yaml:"key_file"`
+	Mode    string `yaml:"mode"` // least durability: strict, strict-2 or bounded
+	// MACKeys is the directory of the keys of MACs of prompts. Empty: they are in
+	// memory, and gone with the process.
+	MACKeys string           `yaml:"mac_keys"`
 	Segment strictyaml.Bytes `yaml:"segment"`
 
 	Export []export.SinkConfig `yaml:"export"`
@@ -234,7 +237,7 @@ func (c *gatewayConfig) resolve(dir string) {
 		&c.Listen.CertFile, &c.Listen.KeyFile, &c.Identity.SecretFile,
 		&c.Identity.APIKeys.File, &c.Identity.APIKeys.PepperFile,
 		&c.Identity.Valkey.PasswordFile, &c.Identity.Valkey.CAFile, &c.Identity.Revocations.File, &c.Policy.Bundle, &c.Policy.VerifyKeyFile,
-		&c.Policy.Shadow, &c.Audit.Dir, &c.Audit.Dir2, &c.Audit.KeyFile, &c.Telemetry.CAFile,
+		&c.Policy.Shadow, &c.Audit.Dir, &c.Audit.Dir2, &c.Audit.MACKeys, &c.Audit.KeyFile, &c.Telemetry.CAFile,
 	}
 	for i := range c.Identity.Issuers {
 		paths = append(paths, &c.Identity.Issuers[i].JWKSFile)

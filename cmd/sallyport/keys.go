@@ -13,7 +13,7 @@ import (
 
 func keysCommand() *cobra.Command {
 	cmd := commandGroup("keys", "Make keys")
-	cmd.AddCommand(keysNewCommand(), keysListCommand(), keysRevokeCommand(), keysPepperCommand(), keysLogCommand())
+	cmd.AddCommand(keysNewCommand(), keysListCommand(), keysRevokeCommand(), keysPepperCommand(), keysLogCommand(), keysMACCommand())
 	return cmd
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/export"
+	"github.com/sallyport-ai/sallyport/audit/mackey"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/gateway"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
@@ -162,6 +163,10 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	}
 	p.onClose(watched.close)
 
+	macs, err := mackey.Open(cfg.Audit.MACKeys)
+	if err != nil {
+		return nil, err
+	}
 	secret, err := sharedSecret(cfg.Identity.SecretFile)
 	if err != nil {
 		return nil, err
@@ -184,8 +189,9 @@ func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (
 	p.gateway, err = gateway.New(gateway.Config{
 		Live: first.Live, Policy: rules, Fleet: p.fleet, Upstream: p.upstream, Tickets: signer,
 		Log: p.log, Denials: p.denials, Quotas: audit.NewQuotas(int64(cmp.Or(cfg.Audit.Quota, logQuota))), Meter: watched.meters, Tracer: watched.spans, Region: cfg.Region,
-		Ready:  p.ready,
-		Secret: secret, TrustTraceparent: cfg.Telemetry.TrustTraceparent,
+		Ready:     p.ready,
+		PromptMAC: macs.MAC,
+		Secret:    secret, TrustTraceparent: cfg.Telemetry.TrustTraceparent,
 		Durability: p.mode,
 		Total:      cfg.Limits.Total, CountTimeout: cfg.Limits.Count,
 		NotifyPrompt: p.doubts.notifyPrompt,

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/inbox"
+	"github.com/sallyport-ai/sallyport/audit/mackey"
+)
+
+func keysMACCommand() *cobra.Command {
+	cmd := commandGroup("mac", "Use and destroy the keys of the MACs of prompts in records")
+	cmd.AddCommand(keysMACCheckCommand(), keysMACDestroyCommand())
+	return cmd
+}
+
+func keysMACCheckCommand() *cobra.Command {
+	var dir, tenant, month string
+	cmd := &cobra.Command{
+		Use:   "check FILE --keys DIR --tenant NAME --month YYYY-MM",
+		Short: "Print the MAC that the record of a request with this body holds",
+		Long:  "Check prints what to look for in request.prompt_mac; - is standard input. The file is the exact body.",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := os.ReadFile(args[0])
+			if args[0] == "-" {
+				text, err = io.ReadAll(cmd.InOrStdin())
+			}
+			if err != nil {
+				return fmt.Errorf("read body: %w", err)
+			}
+			mac, err := mackey.Check(dir, tenant, month, text)
+			if err == nil {
+				fmt.Fprintln(cmd.OutOrStdout(), mac)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dir, "keys", "", "directory of the keys: audit.mac_keys of the gateway (required)")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "tenant (required)")
+	cmd.Flags().StringVar(&month, "month", "", "month of the record, in UTC (required)")
+	return cmd
+}
+
+// destroyed is the note that keys are gone.
+type destroyed struct {
+	Action string       `json:"action"` // destroy_mac_keys
+	Keys   []mackey.Key `json:"keys"`
+	User   int          `json:"uid"`
+}
+
+// destroyedAtOnce bounds the keys in one note.
+const destroyedAtOnce = 32
+
+func keysMACDestroyCommand() *cobra.Command {
+	var dir, log, tenant, before string
+	cmd := &cobra.Command{
+		Use:   "destroy --keys DIR --log DIR --before YYYY-MM [--tenant NAME]",
+		Short: "Destroy the keys of months that are over, and have the log say so",
+		Long: "Destroy leaves a note of it beside the log, which the gateway takes in as a record, and then\n" +
+			"overwrites and removes the keys. The records stay as they are and verify as before; nobody can\n" +
+			"tell any more what their MACs are of. Backups of the keys have to be destroyed as well.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dir == "" || log == "" || before == "" {
+				return errors.New("--keys, --log and --before are required")
+			}
+			if now := time.Now().UTC().Format("2006-01"); before > now {
+				return fmt.Errorf("--before %s: the month %s is not over, and its keys are in use", before, now)
+			}
+			keys, err := mackey.Find(dir, tenant, before)
+			for len(keys) > 0 && err == nil {
+				n := min(len(keys), destroyedAtOnce)
+				err = destroyKeys(cmd.OutOrStdout(), dir, log, keys[:n])
+				keys = keys[n:]
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dir, "keys", "", "directory of the keys: audit.mac_keys of the gateway (required)")
+	cmd.Flags().StringVar(&log, "log", "", "directory of the gateway's log (required)")
+	cmd.Flags().StringVar(&tenant, "tenant", "", "of this tenant alone")
+	cmd.Flags().StringVar(&before, "before", "", "month before which keys are destroyed (required)")
+	return cmd
+}
+
+// destroyKeys notes it first: a key is never gone without a word.
+func destroyKeys(out io.Writer, dir, log string, keys []mackey.Key) error {
+	if err := inbox.Leave(log, audit.KindAdmin, destroyed{"destroy_mac_keys", keys, os.Getuid()}); err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if err := mackey.Destroy(dir, k); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "destroyed: %s %s\n", k.Tenant, k.Month)
+	}
+	return nil
+}
