@@ -3,8 +3,10 @@ package jws
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/c2sp/wycheproof"
@@ -108,4 +110,53 @@ func TestWycheproofSignatures(t *testing.T) {
 	if !maps.Equal(refused, want) {
 		t.Errorf("refused though valid: %v, want %v", refused, want)
 	}
+}
+
+// The vectors hold one key of the broken generator, which nothing else is wrong
+// with.
+func TestAKeyOfTheBrokenGeneratorIsNone(t *testing.T) {
+	v := readVectors(t, "json_web_key_test.json")
+	found := 0
+	for _, group := range v.TestGroups {
+		if group.Comment != "jws_rsa_roca_key" {
+			continue
+		}
+		var set struct{ Keys []JWK }
+		if err := json.Unmarshal(group.Public, &set); err != nil || len(set.Keys) != 1 {
+			t.Fatal(err, len(set.Keys))
+		}
+		found++
+		if key, err := set.Keys[0].PublicKey(); err == nil || !strings.Contains(err.Error(), "ROCA") {
+			t.Errorf("%v, %v", key, err)
+		}
+	}
+	if found == 0 {
+		t.Error("the vectors hold no such key any more")
+	}
+	for p, powers := range map[int64]string{3: "12", 5: "1234", 7: "124563", 11: "1 10"} { // of 65537, which is 2, 2, 3 and 10 there
+		for r := range p {
+			want := strings.Contains(powers, fmt.Sprint(r)) && r != 0 && (p != 11 || r == 1 || r == 10)
+			if got := isPower(r, p); got != want {
+				t.Errorf("%d modulo %d: %v", r, p, got)
+			}
+		}
+	}
+}
+
+func TestAnExponentMayTakeFourBytes(t *testing.T) {
+	v := readVectors(t, "json_web_signature_test.json")
+	for _, group := range v.TestGroups {
+		var j JWK
+		if group.Comment != "rs256" || json.Unmarshal(group.Public, &j) != nil {
+			continue
+		}
+		for e, good := range map[string]bool{"f____w": true, "AQAB": true, "AAEAAQ": true, "gAAAAQ": false, "AAAAAAE": false, "AQAAAAE": false, "": false, "Aw": false} {
+			j.E = e
+			if _, err := j.PublicKey(); (err == nil) != good {
+				t.Errorf("exponent %q: %v", e, err)
+			}
+		}
+		return
+	}
+	t.Error("the vectors hold no RSA key")
 }
