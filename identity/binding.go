@@ -19,9 +19,6 @@ type Binding struct {
 	Key         string // thumbprint of the key that signs DPoP proofs (RFC 9449 §6.1)
 }
 
-// IsZero reports whether whoever has the token may use it.
-func (b Binding) IsZero() bool { return b == Binding{} }
-
 // Proof is a DPoP proof that holds, but for whether it was seen before.
 type Proof struct {
 	Key string // thumbprint of the key that signed it
