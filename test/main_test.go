@@ -79,9 +79,10 @@ func binary(t *testing.T) string {
 // sallyport runs a command to its end, and returns its output and exit code.
 func sallyport(t *testing.T, args ...string) (stdout string, code int) {
 	t.Helper()
+	file := binary(t) // which may take longer than the command
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, binary(t), args...).Output()
+	out, err := exec.CommandContext(ctx, file, args...).Output()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatalf("sallyport %v: %v", args, err)
