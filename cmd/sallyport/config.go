@@ -180,6 +180,8 @@ type eventsConfig struct {
 	Endpoint string `yaml:"endpoint"`
 	Replay   string `yaml:"replay"`
 	Mode     string `yaml:"mode"` // connect or listen
+
+	FullReports bool `yaml:"full_reports"` // blocks that are used again are announced
 }
 
 type gatewayMember struct {

@@ -490,7 +490,7 @@ func (c relayConfig) relayEngine() relay.Engine {
 	return relay.Engine{
 		URL: c.Engine.URL, Kind: relay.Kind(c.Engine.Kind), Ranks: c.Engine.Ranks,
 		BlockSize: c.Engine.BlockSize, NumBlocks: c.Engine.NumBlocks, CredentialFile: c.Engine.CredentialFile,
-		Events: relay.Events{Endpoint: c.Engine.Events.Endpoint, Replay: c.Engine.Events.Replay, Listen: c.Engine.Events.Mode == "listen"},
+		Events: relay.Events{Endpoint: c.Engine.Events.Endpoint, Replay: c.Engine.Events.Replay, Listen: c.Engine.Events.Mode == "listen", FullReports: c.Engine.Events.FullReports},
 	}
 }
 

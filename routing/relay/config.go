@@ -73,6 +73,11 @@ const (
 type Events struct {
 	Endpoint string
 	Replay   string // empty: the engine keeps no old batches
+	// FullReports says that the engine announces blocks that it uses again as if
+	// it stored them. Then a block counts once, however often it is stored: after
+	// a gap the mirror fills with what is used, and one removal of several copies
+	// takes all credit.
+	FullReports bool
 	// Listen makes the relay bind the endpoint, for an engine that connects:
 	// vLLM does where its endpoint has no *, :: or ipc://.
 	Listen bool

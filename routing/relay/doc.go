@@ -26,8 +26,9 @@
 // holds, never more.
 //
 // The mirror counts copies, since vLLM stores a block again that it already
-// holds and evicts the copies one by one. An engine told to announce reused
-// blocks ("full" cache reports) would be counted wrong; the fields that ask for
-// that are never forwarded by a gateway, and a mirror that comes to hold more
-// than the engine's capacity is emptied.
+// holds and evicts the copies one by one. An engine that announces reused blocks
+// ("full" cache reports) would be counted wrong, unless the configuration says
+// that it does ([Events.FullReports]): the fields that ask for it are never
+// forwarded by a gateway, and a mirror that comes to hold more than the engine's
+// capacity is emptied.
 package relay

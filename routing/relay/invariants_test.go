@@ -382,6 +382,40 @@ func TestInvariant10CopiesAreCounted(t *testing.T) {
 	})
 }
 
+// An engine that announces blocks anew that it uses again has no further copy
+// of them: one removal takes the block, and after a gap that nothing fills the
+// mirror learns of what is used.
+func TestInvariant10AnnouncementsAreNoCopies(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		p := newPlane(rt, shape{noReplay: true, once: true})
+		e := p.engine(0)
+		announce := func(names string, to int) kvevents.Event { // stored or used
+			ev := e.store(nsA, names, 0, to)
+			for x, n := range e.held {
+				e.held[x] = min(n, 1)
+			}
+			return ev
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"use": func(rt *rapid.T) { n := drawPrompt(rt); p.say(0, announce(n, len(n))) },
+			"evict": func(rt *rapid.T) {
+				if held := e.prefixes(); len(held) > 0 {
+					p.say(0, e.evict(rapid.SampledFrom(held).Draw(rt, "evicted")))
+				}
+			},
+			"gap": func(*rapid.T) { e.batch(e.evict(e.prefixes()...)); p.say(0, announce("w", 1)) },
+			"":    func(*rapid.T) { p.sound() },
+		})
+		p.disconnect(0)
+		p.connect(0, 0) // nothing is known any more
+		for _, names := range planePrompts {
+			p.say(0, announce(names, len(names)))
+		}
+		p.equal()
+	})
+}
+
 // 11. After a clear, and after churn of many times what is held, the relay and
 // the gateway need no more memory than before; a budget is never exceeded.
 func TestInvariant11MemoryReturnsToItsBaseline(t *testing.T) {

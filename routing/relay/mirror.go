@@ -110,6 +110,7 @@ type mirrorConfig struct {
 	capacity  int // of the GPU tier, in blocks; 0 unknown
 	maxNodes  int // bound on memory
 	perEvent  bool
+	once      bool // a block that is stored again is no further copy
 	// resolve says whose salt this is.
 	resolve func(salt string) (model, domain string, ok bool)
 }
@@ -261,8 +262,10 @@ func (m *mirror) stored(ev *kvevents.Event) fault {
 		case !m.sameContent(n, ev, i):
 			return faultConflict
 		}
-		m.nodes[n].copies[tier]++
-		m.copies[tier]++
+		if !m.cfg.once || m.nodes[n].copies[tier] == 0 {
+			m.nodes[n].copies[tier]++
+			m.copies[tier]++
+		}
 		m.touch(n)
 		at = place{parent: n, space: m.nodes[n].space, adrift: m.nodes[n].adrift}
 	}

@@ -252,7 +252,8 @@ type shape struct {
 	replicas, ranks int
 	kind            Kind // empty: vLLM
 	noReplay        bool
-	kept            int // batches; 0: all
+	once            bool // full reports
+	kept            int  // batches; 0: all
 	form            kvevents.Form
 	blocks          int // capacity; 0 unknown
 }
@@ -285,7 +286,7 @@ func newSide(t tb, i int, sh shape) *side {
 		t.Fatal(err)
 	}
 	s := &side{blocks: sh.blocks, relay: &Relay{
-		cfg: Config{Pool: "general", Engine: Engine{Kind: sh.kind, Ranks: sh.ranks}},
+		cfg: Config{Pool: "general", Engine: Engine{Kind: sh.kind, Ranks: sh.ranks, Events: Events{FullReports: sh.once}}},
 		id:  planeID(i), epoch: fmt.Sprint("epoch ", i), log: slog.New(slog.DiscardHandler), load: newLoad(), counts: newCounters(), salts: salts,
 	}}
 	s.relay.hub = newHub(sh.ranks, !sh.noReplay, s.relay.mirrorConfig(testBlock, sh.blocks), nil)

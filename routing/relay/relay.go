@@ -103,7 +103,7 @@ func New(cfg Config) (*Relay, error) {
 }
 
 func (r *Relay) mirrorConfig(blockSize, capacity int) mirrorConfig {
-	c := mirrorConfig{blockSize: blockSize, capacity: capacity, perEvent: r.cfg.Engine.Kind == SGLang, resolve: r.salts.resolve}
+	c := mirrorConfig{blockSize: blockSize, capacity: capacity, perEvent: r.cfg.Engine.Kind == SGLang, once: r.cfg.Engine.Events.FullReports, resolve: r.salts.resolve}
 	if capacity > 0 {
 		c.maxNodes = max(4*capacity, 64<<10)
 	}
