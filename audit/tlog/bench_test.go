@@ -74,18 +74,22 @@ func BenchmarkLookForFiles(b *testing.B) {
 	}
 }
 
-// benchLog is a closed log of n decisions, in batches of about size.
+// benchLog is a closed log of n records, decisions with their outcomes, in
+// batches of about size.
 func benchLog(b *testing.B, n, size int) Config {
 	cfg := testConfig(b, testKey(b))
 	cfg.SegmentBytes = 64 << 20
 	l := mustOpen(b, cfg)
+	rs, _ := realRecords(n / 2)
 	var wg sync.WaitGroup
 	for w := range size {
 		wg.Go(func() {
-			for i := w; i < n; i += size {
-				if _, err := l.Append(b.Context(), decision(i)); err != nil {
-					b.Error(err)
-					return
+			for i := 2 * w; i < n; i += 2 * size {
+				for _, r := range rs[i : i+2] {
+					if _, err := l.Append(b.Context(), r); err != nil {
+						b.Error(err)
+						return
+					}
 				}
 			}
 		})

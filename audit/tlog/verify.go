@@ -51,12 +51,13 @@ type Report struct {
 	Unresolved int      `json:"unresolved"` // allowed decisions without an outcome
 	Batches    int      `json:"batches"`
 	Segments   int      `json:"segments"`
-	Pruned     uint64   `json:"pruned,omitempty"`    // records below this were destroyed, as a record says; their hashes remain
-	Rotations  int      `json:"rotations,omitempty"` // of the signing key
-	Gaps       int      `json:"gaps,omitempty"`      // gap records: what the log says that it cannot show
-	Anchored   uint64   `json:"anchored,omitempty"`  // records that witnesses vouch for, of those asked for
-	Witnesses  []string `json:"witnesses,omitempty"` // who did
-	Live       bool     `json:"live"`                // being written to: an unfinished batch at the end was passed over
+	Pruned     uint64   `json:"pruned,omitempty"`          // records below this were destroyed, as a record says; their hashes remain
+	Rotations  int      `json:"rotations,omitempty"`       // of the signing key
+	Backwards  int      `json:"clock_backwards,omitempty"` // batches whose time is before the one before: records are ordered by index, never by time
+	Gaps       int      `json:"gaps,omitempty"`            // gap records: what the log says that it cannot show
+	Anchored   uint64   `json:"anchored,omitempty"`        // records that witnesses vouch for, of those asked for
+	Witnesses  []string `json:"witnesses,omitempty"`       // who did
+	Live       bool     `json:"live"`                      // being written to: an unfinished batch at the end was passed over
 }
 
 // OK says whether no fault was found.
@@ -97,6 +98,7 @@ type verifier struct {
 	report *Report
 	open   openDecisions
 	sum    summarizer
+	wall   int64 // of the last batch, in µs since the Unix epoch
 
 	pending []*batch // batches whose signature is still to be checked
 }
@@ -246,6 +248,10 @@ func (v *verifier) end(err error) error {
 // is not damage: what is signed is its bytes.
 func (v *verifier) count(b *batch) {
 	v.report.Batches++
+	if b.trailer.wall < v.wall {
+		v.report.Backwards++
+	}
+	v.wall = b.trailer.wall
 	v.report.Records += uint64(len(b.leaves))
 	for _, leaf := range b.leaves {
 		s, err := v.sum.read(leaf)
