@@ -8,7 +8,9 @@
 //
 //	lock               held by the process that appends
 //	wal/00000000       segments: the log itself
+//	wal/reserve        space for what is owed when the disk is full
 //	checkpoint         signed note over the tree, renewed each second
+//	anchored           the newest checkpoint that enough witnesses cosigned
 //	tile/0/000         hash tiles and
 //	tile/entries/000   entry bundles, as in https://c2sp.org/tlog-tiles
 //
@@ -31,6 +33,16 @@
 // fdatasync, so no acknowledged record is ever unsigned, and a valid trailer
 // vouches for every byte before it.
 //
+// # Keys, and what is no more
+//
+// The last record under a key may be its key_rotation, signed by it and the
+// next; a new segment follows. A verifier pins any of the keys, and gets from
+// one to the other through the rotations.
+//
+// Pruned, a log begins at a later segment: a prune record, appended before the
+// files went, says so, and the hash tiles give the tree that the first trailer's
+// root continues.
+//
 // # When a disk fails
 //
 // After a failed write or sync the segment is poisoned: it is never written or
@@ -40,6 +52,16 @@
 // forks, and each allowed decision in it is followed by a not_forwarded
 // outcome. If the new segment fails too, the log is halted until it is opened
 // again.
+//
+// When no new segment can be made, the log goes on in its reserve and takes only
+// what is owed, until there is space again; a gap record then says how long.
+//
+// # When the power goes
+//
+// What was not synced was not acknowledged. Of one last batch any part may be
+// there: it is cut off when the log is opened, if it ends early, or if sectors of
+// it are still the zeros that the segment was filled with and nothing follows.
+// Any other damage is not explained by that, and the log is not opened.
 //
 // # When the directory goes away
 //
@@ -57,7 +79,8 @@
 //
 // Whoever holds the directory and the signing key can cut the log back to the
 // newest checkpoint that someone else holds, and rewrite it from there. Verify
-// detects that only against such a checkpoint ([VerifyOptions]).
+// detects that only against such a checkpoint ([VerifyOptions]); [Witnesses] hold
+// one, a second old.
 package tlog
 
 import (
