@@ -164,7 +164,7 @@ func (w *world) checkForwarded(t *testing.T, h history) (forwarded int) {
 func (r *replica) served(t *testing.T) (attempts []attempt) {
 	t.Helper()
 	for _, rec := range readLog(t, r.logDir) {
-		if rec.Kind != audit.KindAccess {
+		if rec.Status != audit.StatusServed {
 			continue
 		}
 		var event struct {

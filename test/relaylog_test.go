@@ -64,7 +64,7 @@ func TestRelaysTellWhatAGatewaysLogDoesNot(t *testing.T) {
 	r := w.replicas[busy]
 	t.Run("a forward that no gateway decided", func(t *testing.T) {
 		dir := r.rewrite(t, func(rec *audit.Record) []*audit.Record {
-			if rec.Kind != audit.KindAccess {
+			if rec.Status != audit.StatusServed {
 				return []*audit.Record{rec}
 			}
 			more := *rec
@@ -80,7 +80,7 @@ func TestRelaysTellWhatAGatewaysLogDoesNot(t *testing.T) {
 	})
 	t.Run("a forward that the relay's log does not hold", func(t *testing.T) {
 		dir := r.rewrite(t, func(rec *audit.Record) []*audit.Record {
-			if rec.Kind == audit.KindAccess {
+			if rec.Status == audit.StatusServed {
 				return nil
 			}
 			return []*audit.Record{rec}
