@@ -117,6 +117,6 @@ func listRow(w io.Writer, index uint64, r *audit.Record) {
 	if r.Outcome != nil {
 		replica = r.Outcome.Replica
 	}
-	fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", index,
-		time.UnixMicro(r.Time.Wall).UTC().Format(timeFormat), r.Kind, r.ID, tenant, class, label, r.Status, replica, basis, r.Reason)
+	sayf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", index,
+		time.UnixMicro(r.Time.Wall).UTC().Format(timeFormat), string(r.Kind), r.ID, tenant, class, label, r.Status, replica, basis, r.Reason)
 }

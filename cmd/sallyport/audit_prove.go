@@ -95,6 +95,6 @@ func (v *verification) proof(path string) error {
 			fmt.Fprintf(v.out, "NOT PROVEN: %s: %s\n", path, r.Detail)
 			return
 		}
-		fmt.Fprintf(v.out, "proven: record %d of %s is\n%s\n", r.Index, r.Origin, leaf)
+		sayf(v.out, "proven: record %d of %s is\n%s\n", r.Index, r.Origin, string(leaf))
 	})
 }

@@ -228,7 +228,7 @@ func (r *residencyCheck) answer(out io.Writer) error {
 
 func (r *residencyCheck) print(w io.Writer, v claim.Verdict) error {
 	words := map[claim.Result]string{claim.Holds: "HOLDS", claim.DoesNot: "DOES NOT HOLD", claim.CannotTell: "CANNOT TELL"}
-	say := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	say := func(format string, args ...any) { sayf(w, format+"\n", args...) }
 	say("%s: %s", words[v.Result], v.Claim)
 	say("%d such requests were allowed: %d served inside by the word of a relay, %d decided for inside and seen by no relay, %d decided for outside and served nowhere, %d served outside",
 		v.Requests, v.Inside, v.Trusted, v.Unserved, v.Violated)

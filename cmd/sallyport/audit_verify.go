@@ -389,7 +389,7 @@ func printFindings(w io.Writer, findings []reconcile.Finding) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "CODE\tTIME\tLOG\tINDEX\tID\tATTEMPT\tREPLICA\tDETAIL")
 	for _, f := range findings {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", f.Code, f.Time.Format(timeFormat), f.Log, f.Index, f.ID, f.Attempt, f.Replica, f.Detail)
+		sayf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", f.Code, f.Time.Format(timeFormat), f.Log, f.Index, f.ID, f.Attempt, f.Replica, f.Detail)
 	}
 	return t.Flush()
 }

@@ -18,7 +18,7 @@ import (
 func (s *story) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(label, format string, args ...any) {
-		fmt.Fprintf(t, "%s\t"+format+"\n", append([]any{label}, args...)...)
+		sayf(t, "%s\t"+format+"\n", append([]any{label}, args...)...)
 	}
 	r := s.Decision
 	line(strings.ToUpper(r.Status), "%s, attempt %d, record %d of %s, %s", r.ID, r.Attempt, s.Index, r.Log.Origin, clock(r))

@@ -209,7 +209,7 @@ func (x *explanation) print(w io.Writer, asJSON bool) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(label, format string, args ...any) {
-		fmt.Fprintf(t, "%s\t"+format+"\n", append([]any{label}, args...)...)
+		sayf(t, "%s\t"+format+"\n", append([]any{label}, args...)...)
 	}
 	verdict := "DENIED"
 	if x.Allow {
