@@ -156,3 +156,52 @@ func TestDevelopmentPartsKnowProductionByItsAbsence(t *testing.T) {
 		}
 	}
 }
+
+// What a method finds bad, and what could be two credentials, is not shown to a
+// method that would take anything.
+func TestABadCredentialIsShownToNobodyElse(t *testing.T) {
+	anything := connected(identity.Principal{Subject: "anybody", Tenant: "acme"}, nil)
+	for _, c := range []struct {
+		claim   string
+		first   identity.Authenticator
+		headers []string
+	}{
+		{"a bad credential", connected(identity.Principal{}, identity.ErrBadCredential), []string{"Bearer a.b.c"}},
+		{"one that cannot be checked", connected(identity.Principal{}, identity.ErrUnavailable), []string{"Bearer a.b.c"}},
+		{"one that names nobody", connected(identity.Principal{}, nil), []string{"Bearer a.b.c"}},
+		{"two headers", connected(identity.Principal{}, identity.ErrNoCredential), []string{"Bearer a.b.c", "Bearer a.b.c"}},
+		{"another scheme", connected(identity.Principal{}, identity.ErrNoCredential), []string{"Basic YTpi"}},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header["Authorization"] = c.headers
+		chain := identity.Chain{Request: []identity.Authenticator{c.first, anything}}
+		if p, err := chain.Authenticate(t.Context(), r); err == nil || !p.IsZero() {
+			t.Errorf("%s: %+v, %v", c.claim, p, err)
+		}
+	}
+}
+
+// Whether a token was withdrawn is asked of every method's, with the tenant that
+// a registration gives, before its proof is used up.
+func TestAWithdrawnTokenIsRefusedWhateverMethodReadIt(t *testing.T) {
+	for _, refusal := range []error{identity.ErrBadCredential, identity.ErrUnavailable} {
+		spent, asked := false, ""
+		chain := identity.Chain{
+			Request:  []identity.Authenticator{connected(identity.Principal{Subject: "alice", Bound: identity.Binding{Key: "k"}}, nil)},
+			Revoked:  func(_ identity.Principal, tenant string) error { asked = tenant; return refusal },
+			TenantOf: func(identity.Principal) string { return "acme" },
+			Proofs: func(*http.Request, identity.Token) (identity.Proof, error) {
+				return identity.Proof{Key: "k", Spend: func(context.Context) error { spent = true; return nil }}, nil
+			},
+		}
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Authorization", "DPoP a.b.c")
+		r.Header.Set("DPoP", "p")
+		if p, err := chain.Authenticate(t.Context(), r); !errors.Is(err, refusal) || !p.IsZero() || spent || asked != "acme" {
+			t.Errorf("%v: %+v, %v, spent %v, asked of %q", refusal, p, err, spent, asked)
+		}
+		if p, err := chain.Again(t.Context(), r, identity.Principal{Bound: identity.Binding{Key: "k"}}); !errors.Is(err, refusal) || !p.IsZero() {
+			t.Errorf("again, %v: %+v, %v", refusal, p, err)
+		}
+	}
+}

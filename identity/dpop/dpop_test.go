@@ -245,7 +245,8 @@ func TestHostileProofs(t *testing.T) {
 		{"iat as a string", func(d *draft) { d.claims["iat"] = fmt.Sprint(now.Unix()) }, nil, "unexpected type"},
 		{"no jti", func(d *draft) { delete(d.claims, "jti") }, nil, "jti is missing"},
 		{"an empty jti", func(d *draft) { d.claims["jti"] = "" }, nil, "jti is missing"},
-		{"a jti of 300 bytes", func(d *draft) { d.claims["jti"] = strings.Repeat("j", 300) }, nil, "jti is missing"},
+		{"a jti of 256 bytes", func(d *draft) { d.claims["jti"] = strings.Repeat("j", 256) }, nil, ""},
+		{"a jti of 257 bytes", func(d *draft) { d.claims["jti"] = strings.Repeat("j", 257) }, nil, "jti is missing"},
 		{"no ath", func(d *draft) { delete(d.claims, "ath") }, nil, "ath is not"},
 		{"ath of another token", func(d *draft) { d.claims["ath"] = b64(make([]byte, 32)) }, nil, "ath is not"},
 		{"ath with padding", func(d *draft) { d.claims["ath"] = fmt.Sprint(d.claims["ath"], "=") }, nil, "ath is not"},
@@ -400,13 +401,16 @@ func TestWhatCannotBeRememberedIsRefused(t *testing.T) {
 
 func TestAMalformedConfigurationIsRefused(t *testing.T) {
 	for claim, change := range map[string]func(*dpop.Config){
-		"no origin":              func(c *dpop.Config) { c.Origin = "" },
-		"an origin over http":    func(c *dpop.Config) { c.Origin = "http://llm.test" },
-		"an origin with a path":  func(c *dpop.Config) { c.Origin = origin + "/v1" },
-		"an origin with a user":  func(c *dpop.Config) { c.Origin = "https://a@llm.test" },
-		"an origin with a query": func(c *dpop.Config) { c.Origin = origin + "?a" },
-		"no memory":              func(c *dpop.Config) { c.Spend = nil },
-		"no secret":              func(c *dpop.Config) { c.Secret = [32]byte{} },
+		"no origin":                 func(c *dpop.Config) { c.Origin = "" },
+		"an origin over http":       func(c *dpop.Config) { c.Origin = "http://llm.test" },
+		"an origin of no host":      func(c *dpop.Config) { c.Origin = "https://" },
+		"an origin that is no URL":  func(c *dpop.Config) { c.Origin = "https://llm.test:port" },
+		"an origin with a fragment": func(c *dpop.Config) { c.Origin = origin + "#a" },
+		"an origin with a path":     func(c *dpop.Config) { c.Origin = origin + "/v1" },
+		"an origin with a user":     func(c *dpop.Config) { c.Origin = "https://a@llm.test" },
+		"an origin with a query":    func(c *dpop.Config) { c.Origin = origin + "?a" },
+		"no memory":                 func(c *dpop.Config) { c.Spend = nil },
+		"no secret":                 func(c *dpop.Config) { c.Secret = [32]byte{} },
 	} {
 		config := dpop.Config{Origin: origin, Spend: dpop.NewMemory(0, nil).Spend, Secret: [32]byte{1}}
 		change(&config)
