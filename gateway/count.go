@@ -236,28 +236,32 @@ func (x *exchange) askReplica(ctx context.Context, id string, q question, res *f
 		res.Release()
 		return countAnswer{}, fmt.Errorf("%w: %w", errCountUnlogged, err)
 	}
-	got, peer, status, err := x.sendCount(ctx, id, q, res)
-	res.Finish(fleet.Result{Aside: true})
-	x.g.counting.over(res.Replica.ID, err == nil, time.Now())
-	x.settleCount(ctx, rec, res, countEnd{peer: peer, status: status, count: got.count, err: err})
-	return got, err
+	end := countEnd{err: errPanic}
+	defer func() { // owed whatever happens
+		res.Finish(fleet.Result{Aside: true})
+		x.g.counting.over(res.Replica.ID, end.err == nil, time.Now())
+		x.settleCount(ctx, rec, res, end)
+	}()
+	got := x.sendCount(ctx, id, q, res, &end)
+	return got, end.err
 }
 
 // reasonCount is the reason of a decision that lets a prompt go to an engine to
 // be counted, and no more.
 const reasonCount = "count_prompt"
 
-// sendCount asks the replica of the reservation.
-func (x *exchange) sendCount(ctx context.Context, id string, q question, res *fleet.Reservation) (got countAnswer, peer string, status int, err error) {
+// sendCount asks the replica of the reservation, and notes how that ended.
+func (x *exchange) sendCount(ctx context.Context, id string, q question, res *fleet.Reservation, end *countEnd) (got countAnswer) {
 	model, adapter := x.served()
 	signed, err := x.g.cfg.Tickets.Sign(ticket.Ticket{
 		ID: id, Attempt: 1, N: res.Counter, Op: q.operation(),
 		Audience: res.Replica.ID, Epoch: res.Replica.Epoch, Pool: res.Replica.Pool,
-		Model: model, Adapter: adapter, Domain: x.domain,
+		Model: model, Adapter: adapter, Domain: x.domain, Rank: res.Replica.Rank,
 		Body: sha256.Sum256(q.body), Exp: time.Now().Add(ticket.Lifetime).Unix(),
 	})
 	if err != nil {
-		return got, "", 0, fmt.Errorf("sign ticket: %w", err)
+		end.err = fmt.Errorf("sign ticket: %w", err)
+		return got
 	}
 	resp, err := x.g.cfg.Upstream.Do(ctx, upstream.Replica{Address: res.Replica.Address, ID: res.Replica.ID}, upstream.Request{
 		Method: http.MethodPost, Path: q.path, Body: q.body,
@@ -267,21 +271,26 @@ func (x *exchange) sendCount(ctx context.Context, id string, q question, res *fl
 		},
 	})
 	if err != nil {
-		return got, "", 0, err
+		end.err = err
+		return got
 	}
 	defer func() { _ = resp.Body.Close() }() // read to its end or given up
+	end.peer, end.status = resp.Peer, resp.Status
 	if resp.Status != http.StatusOK {
-		return got, resp.Peer, resp.Status, fmt.Errorf("%w: status %d", errEngineFailed, resp.Status)
+		end.err = fmt.Errorf("%w: status %d", errEngineFailed, resp.Status)
+		return got
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxCountAnswer+1))
-	if err != nil {
-		return got, resp.Peer, resp.Status, fmt.Errorf("read count: %w", err)
+	switch {
+	case err != nil:
+		end.err = fmt.Errorf("read count: %w", err)
+	case len(body) > maxCountAnswer:
+		end.err = fmt.Errorf("%w: over %d bytes", errCount, maxCountAnswer)
+	default:
+		got, end.err = q.read(body)
+		end.count = got.count
 	}
-	if len(body) > maxCountAnswer {
-		return got, resp.Peer, resp.Status, fmt.Errorf("%w: over %d bytes", errCount, maxCountAnswer)
-	}
-	got, err = q.read(body)
-	return got, resp.Peer, resp.Status, err
+	return got
 }
 
 // countEnd is how a count ended.

@@ -158,7 +158,7 @@ func TestAReplicaThatFailsCountsIsLeftAlone(t *testing.T) {
 	s := serve(t, patient, withoutTokenizer)
 	mark := s.newMark()
 	s.engine.onCount(mark, replies(http.StatusInternalServerError, engineText))
-	asked := 0
+	asked, began := 0, time.Now()
 	for range 20 {
 		a := s.post("globex", chat(mark))
 		s.want(a, http.StatusOK, "")
@@ -169,7 +169,8 @@ func TestAReplicaThatFailsCountsIsLeftAlone(t *testing.T) {
 			t.Fatalf("why %s", why)
 		}
 	}
-	if most := countErrors * pools["general"]; asked < countErrors || asked > most {
+	// On a busy machine a rest ends meanwhile.
+	if most := (countErrors + int(time.Since(began)/countRest)) * pools["general"]; asked < countErrors || asked > most {
 		t.Errorf("asked %d times, at most %d", asked, most)
 	}
 }

@@ -103,7 +103,6 @@ func (g *Gateway) begin(w http.ResponseWriter, r *http.Request, op wire.Operatio
 // over counts the request and ends its span.
 func (x *exchange) over(ctx context.Context) {
 	x.g.inflight.give(x.held)
-	x.owed.Wait()
 	var f *Fault
 	if x.err != nil {
 		f = faultOf(x.err)

@@ -15,6 +15,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, op wire.Operatio
 	defer x.over(ctx)
 	ctx, end := g.within(ctx)
 	defer end()
+	defer x.owed.Wait()
 	defer x.survive(ctx)
 	if x.err = x.run(ctx); x.err != nil {
 		if cause := ours(ctx); cause != nil && !x.recorded {

@@ -55,8 +55,14 @@ func (s *story) who(line func(label, format string, args ...any)) {
 			line("on behalf of", "%s %s", a.Type, a.Subject)
 		}
 	}
+	if r.Parent != "" {
+		line("part of", "decision %s", r.Parent)
+	}
 	if q := r.Request; q != nil {
 		line("asked", "%s of %s%s, %d tokens (%s), %d bytes", q.Operation, q.Model, ifAny(", served as ", q.Served), q.PromptTokens, q.PromptBasis, q.BodyBytes)
+		if len(q.PromptWhy) > 0 {
+			line("counted so", "because of %s", strings.Join(q.PromptWhy, ", then "))
+		}
 		if len(q.Removed) > 0 {
 			line("removed", "%s", strings.Join(q.Removed, ", "))
 		}

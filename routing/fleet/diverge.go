@@ -26,21 +26,21 @@ const mostDiverge = 1024
 // any more.
 var ErrGone = errors.New("the replica's relay is another one now")
 
-// Diverge asks the replica of a reservation where the prompt of r, which a
+// Diverge asks the replica of a reservation where the prompt of ask, which a
 // ticket of that id took there, parts from what the engine stored for it.
-func (res *Reservation) Diverge(ctx context.Context, ticketID string, r *Request) (Divergence, error) {
-	f := res.fleet
+func (r *Reservation) Diverge(ctx context.Context, ticketID string, ask *Request) (Divergence, error) {
+	f := r.fleet
 	f.mu.Lock()
-	conn, epoch := res.replica.conn, res.replica.epoch
+	conn, epoch := r.replica.conn, r.replica.epoch
 	f.mu.Unlock()
-	if conn == nil || epoch != res.Replica.Epoch {
+	if conn == nil || epoch != r.Replica.Epoch {
 		return Divergence{}, ErrGone
 	}
-	d := Divergence{BlockSize: res.Replica.BlockSize}
-	if d.BlockSize <= 0 || len(r.Tokens) < d.BlockSize {
+	d := Divergence{BlockSize: r.Replica.BlockSize}
+	if d.BlockSize <= 0 || len(ask.Tokens) < d.BlockSize {
 		return d, nil
 	}
-	ids := r.appendBlocks(make([]uint64, 0, len(r.Tokens)/d.BlockSize), &f.key, d.BlockSize)
+	ids := ask.appendBlocks(make([]uint64, 0, len(ask.Tokens)/d.BlockSize), &f.key, d.BlockSize)
 	ids = ids[:min(len(ids), mostDiverge)]
 	d.Blocks = len(ids)
 	var err error
@@ -66,8 +66,8 @@ func (f *Fleet) indexed(look *lookup, r *replica, block int) (depth int) {
 
 // Lag is how long it takes until what the replica's engine stored is known here,
 // about.
-func (res *Reservation) Lag() time.Duration {
-	res.fleet.mu.Lock()
-	defer res.fleet.mu.Unlock()
-	return 2*time.Duration(res.replica.lagMS)*time.Millisecond + 40*time.Millisecond
+func (r *Reservation) Lag() time.Duration {
+	r.fleet.mu.Lock()
+	defer r.fleet.mu.Unlock()
+	return 2*time.Duration(r.replica.lagMS)*time.Millisecond + 40*time.Millisecond
 }
