@@ -31,6 +31,7 @@ type endpoint struct {
 	app       *workload.Source // a workload of the domain
 	bundle    *spiffebundle.Bundle
 	answer    atomic.Pointer[http.HandlerFunc]
+	shows     atomic.Pointer[workload.GetCertificate] // where it proves an SVID
 	config    workload.Federated
 	complaint atomic.Bool // that it cannot be fetched from
 }
@@ -54,7 +55,9 @@ func newEndpoint(t *testing.T, spiffe bool) *endpoint {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if spiffe {
 		e.config.EndpointID = spiffeid.RequireFromPath(partner, "/bundle-endpoint")
-		conf.GetCertificate = workload.SVIDCertificate(e.authority.Source(t, e.config.EndpointID.Path()))
+		own := workload.SVIDCertificate(e.authority.Source(t, e.config.EndpointID.Path()))
+		e.shows.Store(&own)
+		conf.GetCertificate = func(h *tls.ClientHelloInfo) (*tls.Certificate, error) { return (*e.shows.Load())(h) }
 		e.config.BundleFile = filepath.Join(t.TempDir(), "partner.json")
 		if err := os.WriteFile(e.config.BundleFile, marshal(t, e.bundle), 0o600); err != nil {
 			t.Fatal(err)
@@ -238,6 +241,31 @@ func TestAnAuthorityThatLeftTheBundleIsNotBelieved(t *testing.T) {
 	waitFor(t, "the new authority to be believed", func() bool { return ask(next.app) })
 	if ask(e.app) {
 		t.Error("the authority that was removed is believed")
+	}
+}
+
+func TestAnEndpointIsBelievedByTheBundleThatItGaveLast(t *testing.T) {
+	t.Parallel()
+	e, next := newEndpoint(t, true), newEndpoint(t, true)
+	ours := e.federated(t)
+	authorities := func() int {
+		b, err := ours.GetX509BundleForTrustDomain(partner)
+		if err != nil {
+			return 0
+		}
+		return len(b.X509Authorities())
+	}
+	both := e.bundle.Clone()
+	both.AddX509Authority(next.bundle.X509Authorities()[0])
+	e.serves(t, both)
+	waitFor(t, "both authorities", func() bool { return authorities() == 2 })
+	// Now the endpoint has its certificate from the new authority, and the old
+	// one, by which it was believed the first time, is gone.
+	e.shows.Store(next.shows.Load())
+	e.serves(t, next.bundle)
+	waitFor(t, "the new authority alone", func() bool { return authorities() == 1 })
+	if b, err := ours.GetX509BundleForTrustDomain(partner); err != nil || !b.HasX509Authority(next.bundle.X509Authorities()[0]) {
+		t.Errorf("the authority that is left is not the new one: %v", err)
 	}
 }
 

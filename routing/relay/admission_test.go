@@ -237,6 +237,23 @@ func codeOf(err error) string {
 	return ""
 }
 
+func TestABodyThatBreaksOffIsRefusedAsSuch(t *testing.T) {
+	f := newFaulty(t)
+	w := newWorld(t, withEngine(f))
+	w.ready()
+	raw := w.rawConn(t)
+	if _, err := fmt.Fprintf(raw.c, "%s HTTP/1.1\r\nHost: relay\r\n%s: %s\r\nContent-Length: %d\r\n\r\n%s", chatRoute, ticket.Header, w.sign(w.ticketFor(chatBody)), len(chatBody)+1, chatBody); err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a refusal", func() bool { return strings.Contains(w.log.String(), "code=unreadable_body") })
+	if n := len(f.forwards()); n != 0 {
+		t.Errorf("%d reached the engine", n)
+	}
+}
+
 // spellings are ways to write a path that some server takes for the path.
 func spellings(path string) []string {
 	out := []string{
