@@ -148,3 +148,31 @@ func TestARecordThatABrokerFindsTooLargeIsPutAside(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 }
+
+func TestASinkStopsSoonAlthoughItsBrokerIsGone(t *testing.T) {
+	a := newAuthority(t)
+	k := newKafka(t, a)
+	w := newWorld(t)
+	password := filepath.Join(t.TempDir(), "password")
+	if err := writeFile(password, "s3cret"); err != nil {
+		t.Fatal(err)
+	}
+	config := &sink.KafkaConfig{
+		Brokers: k.ListenAddrs(), Topic: "audit", Username: "sallyport", PasswordFile: password, TLS: sink.TLSConfig{CAFile: a.caFile},
+	}
+	x, stop := w.start(nil, SinkConfig{Name: "kafka", To: sink.Config{Kafka: config}})
+	w.append(20)
+	w.caughtUp(x)
+	k.Close()
+	w.append(20)
+	w.until("there is something to send", func() bool { return x.Status()[0].LagTime > 0 })
+	stopped := make(chan struct{})
+	go func() { stop(); close(stopped) }()
+	select {
+	case <-stopped:
+	case <-time.After(20 * time.Second):
+		t.Error("still running")
+		<-stopped
+	}
+	k.start() // for the cleanup
+}
