@@ -98,7 +98,7 @@ policy: {bundle: nowhere}
 pools:
   - {name: a, members: ["spiffe://example.org/a/*"], replicas: [{address: "h:1", id: "spiffe://example.org/b/r0"}]}
   - {name: a, members: ["http://x"]}
-audit: {dir: a, key_file: none, mode: fast}
+audit: {dir: a, key_file: none, export: [{name: a, to: {syslog: {address: h}}}], mode: fast}
 models: [{name: m, dir: ., zone: Nowhere/At_All}]
 `
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -119,6 +119,7 @@ models: [{name: m, dir: ., zone: Nowhere/At_All}]
 		"pools[1].name: pool a stands twice",
 		"pools[1].members[0]:",
 		"audit.key_file: stat",
+		"audit.export[0].to.syslog.address: want host:port",
 		":10:34: models[0].zone: unknown time zone Nowhere/At_All",
 		"audit.mode: want one of strict, strict-2, bounded",
 	} {
