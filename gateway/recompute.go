@@ -27,8 +27,6 @@ func Recompute(rec *audit.Record) (routing.Placement, error) {
 		return routing.Placement{}, fmt.Errorf("%w: there was none", ErrNotRecorded)
 	case p.Basis == string(routing.Affinity):
 		return routing.Placement{}, fmt.Errorf("%w: it followed from the digest of the conversation's beginning, which is never recorded", ErrNotRecorded)
-	case p.Omitted > 0 || eligible(p) > len(p.Candidates):
-		return routing.Placement{}, fmt.Errorf("%w: %d of %d candidates are", ErrNotRecorded, len(p.Candidates), eligible(p))
 	}
 	q, err := recordedQuery(rec)
 	if err != nil {
@@ -38,7 +36,14 @@ func Recompute(rec *audit.Record) (routing.Placement, error) {
 	for i := range p.Candidates {
 		s.Candidates = append(s.Candidates, recordedCandidate(p, &p.Candidates[i]))
 	}
-	return routing.Place(q, s)
+	if p.Omitted == 0 && eligible(p) == len(p.Candidates) {
+		return routing.Place(q, s)
+	}
+	again, err := routing.Again(q, s, p.Others, p.Usual)
+	if errors.Is(err, routing.ErrNotAll) {
+		err = fmt.Errorf("%w: %d of %d candidates are: %w", ErrNotRecorded, len(p.Candidates), eligible(p), err)
+	}
+	return again, err
 }
 
 // eligible is how many candidates a placement chose from.

@@ -2,6 +2,7 @@ package routing
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"sync"
 )
@@ -38,7 +39,31 @@ var scratch = sync.Pool{New: func() any { return new([]scored) }}
 
 // Place picks a candidate of s for q. The choice does not depend on the order
 // of the candidates. Without an eligible one the error is a [NoReplicaError].
-func Place(q Query, s Snapshot) (Placement, error) {
+func Place(q Query, s Snapshot) (Placement, error) { return place(q, s, nil) }
+
+// ErrNotAll says that a placement cannot be made again from the candidates that
+// were kept, because one that was not could have been chosen.
+var ErrNotAll = errors.New("a candidate that was not kept could have been chosen")
+
+// Again makes a placement again that kept these candidates and left others out
+// that cost no less, with the Others and Usual that it had.
+func Again(q Query, kept Snapshot, others, usual int64) (Placement, error) {
+	p, err := place(q, kept, &price{others, usual})
+	if err != nil {
+		return p, err
+	}
+	least, most := p.CostNS, int64(0)
+	for i := range p.Candidates {
+		least, most = min(least, p.Candidates[i].CostNS), max(most, p.Candidates[i].CostNS)
+	}
+	if most <= tieLimit(least) { // those that were left out may cost as much
+		return p, ErrNotAll
+	}
+	return p, nil
+}
+
+// place is Place at a price that is given, or else follows from s.
+func place(q Query, s Snapshot, given *price) (Placement, error) {
 	excluded := make(map[Reason]int)
 	work := scratch.Get().(*[]scored)
 	defer scratch.Put(work)
@@ -67,12 +92,15 @@ func Place(q Query, s Snapshot) (Placement, error) {
 	if n == 0 {
 		return Placement{}, &NoReplicaError{Considered: len(s.Candidates), Excluded: excluded}
 	}
-	price := waiting.price(int64(n))
-	least := price.charge(s, eligible)
+	at := waiting.price(int64(n))
+	if given != nil {
+		at = *given
+	}
+	least := at.charge(s, eligible)
 	basis, why := basisOf(&q, s, eligible)
-	best, because := choose(&q, s, eligible, least, basis, price)
+	best, because := choose(&q, s, eligible, least, basis, at)
 	p := placement(&q, s, eligible, best, because, basis, why, excluded)
-	p.Others, p.Usual = price.others, price.usual
+	p.Others, p.Usual = at.others, at.usual
 	return p, nil
 }
 
@@ -202,9 +230,14 @@ func sole(eligible []scored, because Because) Because {
 	return because
 }
 
+// tieLimit is the most that a near tie costs.
+func tieLimit(least int64) int64 {
+	return addSat(least, max(nearTieNS, mulDiv(least, nearTieNum, nearTieDen)))
+}
+
 // chooseNearTie draws two of the near ties and takes the better.
 func chooseNearTie(q *Query, s Snapshot, eligible []scored, least int64) (int, Because) {
-	limit := addSat(least, max(nearTieNS, mulDiv(least, nearTieNum, nearTieDen)))
+	limit := tieLimit(least)
 	// The two are those with the smallest hash of seed and ID, so that the draw
 	// does not depend on the order of the candidates.
 	first, second, ties := -1, -1, 0

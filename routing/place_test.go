@@ -163,6 +163,38 @@ func TestMoreHitNeverLosesAChoiceAndMoreLoadNeverWinsOne(t *testing.T) {
 	})
 }
 
+// What a placement kept is enough to make it again, or it is said that it is not.
+func TestAPlacementIsMadeAgainFromWhatItKept(t *testing.T) {
+	again, not := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		q, list := drawQuery(t), slices.Concat(drawCandidates(t), drawCandidates(t))
+		q.Strategy, q.Affinity = Probabilistic, [32]byte{}
+		for i := range list {
+			list[i].ID = fmt.Sprintf("r%d", i)
+		}
+		p, err := Place(q, Snapshot{list})
+		if err != nil {
+			return
+		}
+		var kept Snapshot
+		for _, c := range p.Candidates {
+			kept.Candidates = append(kept.Candidates, *c.Candidate)
+		}
+		got, err := Again(q, kept, p.Others, p.Usual)
+		if errors.Is(err, ErrNotAll) {
+			not++
+			return
+		}
+		if err != nil || got.ID != p.ID || got.CostNS != p.CostNS || got.ChosenBecause != p.ChosenBecause && len(p.Candidates) > 1 {
+			t.Fatalf("%v: %s for %d because %s, and again %s for %d because %s", err, p.ID, p.CostNS, p.ChosenBecause, got.ID, got.CostNS, got.ChosenBecause)
+		}
+		again++
+	})
+	if again < 20 || not == 0 {
+		t.Errorf("%d were made again, %d not", again, not)
+	}
+}
+
 // A stream of requests, each adding to the load of where it went.
 func TestAStreamOfColdRequestsSpreads(t *testing.T) {
 	for _, strategy := range []Strategy{Probabilistic, Deterministic} {
