@@ -363,3 +363,22 @@ func TestVisitSeesEachAttemptWithWhatBecameOfIt(t *testing.T) {
 		t.Errorf("%+v", at)
 	}
 }
+
+func BenchmarkRun(b *testing.B) {
+	const n = 10_000
+	t := new(testing.T) // the writers fail nothing here
+	g, r := newLog(t, gatewayA).boot("g", true), newLog(t, "r").boot(r0, true)
+	for range n {
+		id := uuid.NewString()
+		g.answered(id, 1, r0)
+		r.serve(id, 1)
+	}
+	gateways, relays := logs([]*writer{g}), logs([]*writer{r})
+	b.ReportAllocs()
+	for b.Loop() {
+		if report, err := Run(gateways, relays, Options{}); err != nil || report.Matched != n {
+			b.Fatal(report, err)
+		}
+	}
+	b.ReportMetric(float64(3*n*b.N)/b.Elapsed().Seconds(), "records/s")
+}
