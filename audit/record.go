@@ -308,12 +308,21 @@ type DenialCount struct {
 // HTML escaping, no trailing newline.
 func Encode(r *Record) ([]byte, error) {
 	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
+	if err := EncodeTo(&b, r); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// EncodeTo adds the leaf bytes of r to b.
+func EncodeTo(b *bytes.Buffer, r *Record) error {
+	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(r); err != nil {
-		return nil, fmt.Errorf("encode %s record: %w", r.Kind, err)
+		return fmt.Errorf("encode %s record: %w", r.Kind, err)
 	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	b.Truncate(b.Len() - 1) // the newline
+	return nil
 }
 
 // Decode parses leaf bytes. Fields it does not know are ignored, so that an

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,12 +20,13 @@ type entry struct {
 	summary summary
 	durable audit.Durability
 	at      time.Time
-	head    []byte // the leaf up to its sequence number
-	tail    []byte // the leaf from after its time
-	leaf    []byte // set when the entry gets its index
-	size    int    // of the leaf
-	loose   bool   // bounded: the caller went on without waiting
-	next    *Key   // signs the log after the batch that this entry ends
+	head    []byte        // the leaf up to its sequence number
+	tail    []byte        // the leaf from after its time
+	text    *bytes.Buffer // of both
+	leaf    []byte        // set when the entry gets its index
+	size    int           // of the leaf
+	loose   bool          // bounded: the caller went on without waiting
+	next    *Key          // signs the log after the batch that this entry ends
 
 	// fate decides between an acknowledgement and a caller that gives up. It is
 	// nil while someone waits to hear.
@@ -145,10 +147,12 @@ func (l *Log) encode(r *audit.Record) (*entry, error) {
 	r.Log = audit.LogRef{Origin: l.cfg.Key.Name(), Boot: l.boot}
 	r.Salt = base64.RawURLEncoding.EncodeToString(salt[:])
 	r.Time = audit.Time{}
-	leaf, err := audit.Encode(r)
-	if err != nil {
+	text, _ := texts.Get().(*bytes.Buffer) // of nothing else
+	text.Reset()
+	if err := audit.EncodeTo(text, r); err != nil {
 		return nil, err
 	}
+	leaf := text.Bytes()
 	// Nothing before the log field can hold these bytes: quotes inside a
 	// string are escaped.
 	before, rest, ok := bytes.Cut(leaf, []byte(`,"seq":0,"boot":"`+l.boot))
@@ -158,11 +162,14 @@ func (l *Log) encode(r *audit.Record) (*entry, error) {
 	}
 	return &entry{
 		summary: summary{Kind: r.Kind, ID: r.ID, Attempt: r.Attempt, Status: r.Status},
-		durable: r.Durability, head: before, tail: after,
+		durable: r.Durability, head: before, tail: after, text: text,
 		leaf: make([]byte, 0, len(leaf)+3*maxDigits),
 		done: make(chan error, 1),
 	}, nil
 }
+
+// texts are buffers for leaves that have no place yet.
+var texts = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // maxDigits is the length of the longest 64-bit integer.
 const maxDigits = 20
@@ -183,6 +190,8 @@ func (e *entry) finish(r *audit.Record) {
 	b = append(b, '}')
 	e.leaf = append(b, e.tail...)
 	e.head, e.tail = nil, nil
+	texts.Put(e.text)
+	e.text = nil
 }
 
 // enqueue gives the entry its index and time, and hands it to the commit loop.
