@@ -112,6 +112,8 @@ func TestPresentedToken(t *testing.T) {
 		{"a proof alone is no credential", "/", []string{"DPoP", "p"}, identity.Token{}, identity.ErrNoCredential},
 		{"an empty proof", "/", []string{"Authorization", "DPoP abc", "DPoP", ""}, identity.Token{}, identity.ErrProof},
 		{"two proofs joined by a comma", "/", []string{"Authorization", "DPoP abc", "DPoP", "p, q"}, identity.Token{}, identity.ErrProof},
+		{"a proof of 8 KiB", "/", []string{"Authorization", "DPoP abc", "DPoP", strings.Repeat("a", 8<<10)}, identity.Token{Scheme: identity.DPoP, Value: "abc", Proof: strings.Repeat("a", 8<<10)}, nil},
+		{"a token of 16 KiB", "/", []string{"Authorization", "Bearer " + strings.Repeat("a", 16<<10)}, identity.Token{Scheme: identity.Bearer, Value: strings.Repeat("a", 16<<10)}, nil},
 		{"a proof of more than 8 KiB", "/", []string{"Authorization", "DPoP abc", "DPoP", strings.Repeat("a", 8<<10+1)}, identity.Token{}, identity.ErrProof},
 		{"an x-api-key counts as bearer", "/", []string{"x-api-key", "abc"}, identity.Token{Scheme: identity.Bearer, Value: "abc"}, nil},
 		{"the same token twice is one", "/", []string{"Authorization", "Bearer abc", "x-api-key", "abc"}, identity.Token{Scheme: identity.Bearer, Value: "abc"}, nil},
@@ -202,6 +204,39 @@ func TestAWithdrawnTokenIsRefusedWhateverMethodReadIt(t *testing.T) {
 		}
 		if p, err := chain.Again(t.Context(), r, identity.Principal{Bound: identity.Binding{Key: "k"}}); !errors.Is(err, refusal) || !p.IsZero() {
 			t.Errorf("again, %v: %+v, %v", refusal, p, err)
+		}
+	}
+}
+
+// A certificate and a token that both name a workload name the same, and last
+// for as long as the shorter of the two.
+func TestACertificateAndATokenAgreeOnTheWorkloadAndTheEnd(t *testing.T) {
+	const app, other = "spiffe://example.org/app", "spiffe://example.org/other"
+	soon, late := time.Unix(1000, 0), time.Unix(2000, 0)
+	for _, c := range []struct {
+		claim                 string
+		token                 string
+		connection, tokenEnds time.Time
+		want                  time.Time
+		err                   error
+	}{
+		{"one workload, the token ending first", app, late, soon, soon, nil},
+		{"one workload, the certificate ending first", app, soon, late, soon, nil},
+		{"a token of no workload", "", late, soon, soon, nil},
+		{"a token that does not end", app, soon, time.Time{}, soon, nil},
+		{"a certificate that does not end", app, time.Time{}, soon, soon, nil},
+		{"60 two workloads of one tenant", other, late, late, time.Time{}, identity.ErrAmbiguous},
+	} {
+		chain := identity.Chain{
+			Connection: connected(identity.Principal{Subject: app, Workload: app, Expires: c.connection}, nil),
+			Request:    []identity.Authenticator{connected(identity.Principal{Subject: "s", Workload: c.token, Expires: c.tokenEnds}, nil)},
+			TenantOf:   func(identity.Principal) string { return "acme" },
+		}
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set("Authorization", "Bearer a.b.c")
+		p, err := chain.Authenticate(t.Context(), r)
+		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || !p.Expires.Equal(c.want) || err == nil && p.Workload != app {
+			t.Errorf("%s: %+v, %v", c.claim, p, err)
 		}
 	}
 }

@@ -273,6 +273,32 @@ func TestHostileProofs(t *testing.T) {
 	}
 }
 
+// A proof is good for a minute either way, to the second.
+func TestAProofIsOfNow(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	v := newVerifier(t, func(c *dpop.Config) { c.Clock, c.WithoutNonce = func() time.Time { return now }, true })
+	for off, good := range map[int64]bool{-61: false, -60: true, 0: true, 60: true, 61: false} {
+		d := newDraft(now)
+		d.claims["iat"] = now.Unix() + off
+		if _, err := judge(v, d.sign(t)); (err == nil) != good {
+			t.Errorf("iat %d s off: %v", off, err)
+		}
+	}
+}
+
+// An address without a path is that of the root.
+func TestAnAddressWithoutAPathIsTheRoot(t *testing.T) {
+	v := newVerifier(t, func(c *dpop.Config) { c.WithoutNonce = true })
+	for htu, good := range map[string]bool{origin: true, origin + "/": true, origin + "//": false, origin + path: false} {
+		d := newDraft(time.Now())
+		d.claims["htu"] = htu
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		if _, err := v.Judge(r, identity.Token{Scheme: identity.DPoP, Value: access, Proof: d.sign(t)}); (err == nil) != good {
+			t.Errorf("%s: %v", htu, err)
+		}
+	}
+}
+
 // RFC 7638 §3.1 and RFC 9449 §6.1: the latter's proof and thumbprint.
 func TestTheThumbprintIsThatOfTheStandard(t *testing.T) {
 	const jwk = `{"kty":"EC","x":"l8tFrhx-34tV3hRICRDY9zCkDlpBhF42UQUfWVAWBFs","y":"9VE4jf_Ok_o64zbTTlcuNJajHmt6v9TDVrU0CdvGRDA","crv":"P-256"}`
