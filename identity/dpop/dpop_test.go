@@ -321,6 +321,11 @@ func TestANonceIsAskedForAndCannotBeMadeUp(t *testing.T) {
 	v, sibling, stranger := with(1), with(1), with(2)
 	lax := newVerifier(t, func(c *dpop.Config) { c.WithoutNonce = true })
 	issued := v.Nonce()
+	early := func(by time.Duration) string { // of a gateway whose clock is ahead
+		ahead.Store(int64(by))
+		defer ahead.Store(0)
+		return sibling.Nonce()
+	}
 	flipped := func(i int) string {
 		b, err := base64.RawURLEncoding.DecodeString(issued)
 		if err != nil {
@@ -341,6 +346,8 @@ func TestANonceIsAskedForAndCannotBeMadeUp(t *testing.T) {
 		{"another gateway's of the fleet", sibling, issued, 0, nil},
 		{"one under another secret", stranger, issued, 0, identity.ErrNonce},
 		{"one of some minutes ago", v, issued, 4 * time.Minute, nil},
+		{"one of a clock that is a minute ahead", v, early(time.Minute), 0, nil},
+		{"one of a clock that is minutes ahead", v, early(3 * time.Minute), 0, identity.ErrNonce},
 		{"an old one", v, issued, 5 * time.Minute, identity.ErrNonce},
 		{"a time that was changed", v, flipped(6), 0, identity.ErrNonce},
 		{"a MAC that was changed", v, flipped(23), 0, identity.ErrNonce},
