@@ -205,7 +205,7 @@ func TestAnEndpointThatIsNotTheOneConfiguredIsNotBelieved(t *testing.T) {
 		{"a bundle without authorities", false, func(e *endpoint) { e.says(`{"keys":[]}`) }},
 		{"no bundle", false, func(e *endpoint) { e.says(`<html>`) }},
 		{"a bundle of more than a MiB", false, func(e *endpoint) {
-			e.says(strings.Replace(string(marshal(t, e.bundle)), "{", `{"x":"`+strings.Repeat("a", 1<<20)+`",`, 1))
+			e.says(string(marshal(t, e.bundle)) + strings.Repeat(" ", 1<<20)) // and good, were it cut off
 		}},
 	} {
 		t.Run(c.claim, func(t *testing.T) {
