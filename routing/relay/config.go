@@ -159,11 +159,17 @@ func (e *Engine) Check() error {
 	if e.CredentialFile != "" && e.Kind != External {
 		bad("only an external engine has a credential")
 	}
+	taken := make(map[string]bool)
 	for r := range e.ranks() {
 		for _, endpoint := range []string{e.Events.Endpoint, e.Events.Replay} {
-			if _, err := rankEndpoint(endpoint, r); err != nil {
+			at, err := rankEndpoint(endpoint, r)
+			switch {
+			case err != nil:
 				bad("%w", err)
+			case taken[at]:
+				bad("endpoint %q is used twice: the ports of the ranks' events and replays overlap", at)
 			}
+			taken[at] = at != ""
 		}
 	}
 	if e.Events.Listen && e.ranks() > 1 {

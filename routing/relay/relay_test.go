@@ -49,6 +49,12 @@ func TestNewRefusesWhatIsNotSafe(t *testing.T) {
 			c.Engine.Events = Events{Endpoint: "tcp://127.0.0.1:1", Replay: "tcp://0.0.0.0:2"}
 		}, "not on loopback"},
 		{"ranks over ipc", func(c *Config) { c.Engine.Events.Endpoint, c.Engine.Ranks = "ipc:///run/e", 2 }, "further ranks"},
+		{"replays among the ranks' events", func(c *Config) {
+			c.Engine.Ranks, c.Engine.Events = 2, Events{Endpoint: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5558"}
+		}, "overlap"},
+		{"replays beyond the ranks' events", func(c *Config) {
+			c.Engine.Ranks, c.Engine.Events = 2, Events{Endpoint: "tcp://127.0.0.1:5557", Replay: "tcp://127.0.0.1:5559"}
+		}, ""},
 		{"a replay of nothing", func(c *Config) { c.Engine.Events.Replay = "tcp://127.0.0.1:2" }, "without an event endpoint"},
 		{"nobody to serve", func(c *Config) { c.Gateways = nil }, "no gateway"},
 		{"a gateway that is no SPIFFE ID", func(c *Config) { c.Gateways[0].ID = "gateway" }, `gateway "gateway"`},
