@@ -359,3 +359,14 @@ func BenchmarkCheck(b *testing.B) {
 		}
 	}
 }
+
+func TestAnEntryNamesTheKindsItGoesBy(t *testing.T) {
+	e := entry(t, revocation.Entry{Issuer: "https://idp.test", Subject: "alice", TokenID: "t1"})
+	if got := strings.Join(e.Of(), " "); got != "issuer subject jti" {
+		t.Errorf("got %q", got)
+	}
+	other := revocation.Entry{Tenant: "a", Client: "b"}
+	if got := strings.Join(other.Of(), " "); got != "tenant client" {
+		t.Errorf("got %q", got)
+	}
+}
