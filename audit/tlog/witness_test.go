@@ -372,3 +372,26 @@ func TestWitnessConfigurationIsChecked(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAWitnessThatNeverAnswersHoldsNothingUp(t *testing.T) {
+	slow, quick := newFakeWitness(t, "slow.example/w"), newFakeWitness(t, "b.example/w")
+	slow.misbehave(func(_ http.ResponseWriter, r *http.Request) bool {
+		_, _ = io.ReadAll(r.Body) // only then is it seen that the caller has gone
+		<-r.Context().Done()
+		return true
+	})
+	cfg := witnessed(t, 1, slow.config("slow.example"), quick.config("b.example"))
+	cfg.Witnesses.Timeout = 100 * time.Millisecond
+	l := mustOpen(t, cfg)
+	for i := range 20 {
+		mustAppend(t, l, decision(i))
+	}
+	await(t, "anchored by the other", func() bool {
+		a := l.Anchors()
+		return a.Records == 0 && a.Witnesses[0].Err != nil && a.Witnesses[0].State() == "failed"
+	})
+	mustClose(t, l)
+	if report, err := Verify(cfg.Dir, cfg.Key.Verifier(), VerifyOptions{Witnesses: cfg.Witnesses}); err != nil || report.Anchored != report.TreeSize {
+		t.Errorf("Verify = %+v, %v", report, err)
+	}
+}
