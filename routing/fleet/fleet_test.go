@@ -651,6 +651,36 @@ func TestAnotherRanksDoubtIsNoneOfOurs(t *testing.T) {
 	})
 }
 
+func TestAChosenRankEarnsNoCreditThatItsReplicaMayNot(t *testing.T) {
+	for _, c := range []struct {
+		claim string
+		hide  bool
+		doubt Doubt
+		want  routing.Stream
+		why   routing.BasisReason
+	}{
+		{"it claims more than it has", false, OverClaims, routing.StreamSuspect, routing.SuspectStream},
+		{"it floods", false, Floods, routing.StreamSuspect, routing.SuspectStream},
+		{"its engine hides salts", true, "", routing.StreamNone, routing.SaltHidden},
+	} {
+		a := newAuthority(t)
+		r := a.relay(t, base+"r0", "general", "127.0.0.1:0")
+		r.hello.Ranks, r.hello.RanksAddressable, r.hello.SaltVisible = 2, true, !c.hide
+		f := start(t, a.config(t, r.target("general")))
+		up(t, f, 1)
+		tokens := prompt(11, 320)
+		r.on(f, 1, tokens, 20)
+		until(t, "it is indexed", func() bool { return f.status(0).Blocks == 20 })
+		f.mu.Lock()
+		f.replicas[0].doubt = c.doubt
+		f.mu.Unlock()
+		_, s := f.Snapshot(ask(tokens))
+		if got := s.Candidates[0]; got.Stream != c.want || got.StreamReason != c.why || got.Depth > 0 {
+			t.Errorf("%s: %v for %q, %d blocks deep", c.claim, got.Stream, got.StreamReason, got.Depth)
+		}
+	}
+}
+
 func TestAReplicaIsHeldToItsShareOfTheIndex(t *testing.T) {
 	a := newAuthority(t)
 	greedy := a.relay(t, base+"r0", "general", "127.0.0.1:0")

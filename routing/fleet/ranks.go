@@ -55,8 +55,7 @@ func (v *view) settleRanks(now time.Time) {
 		}
 		rank := r.pick(c, v.holds[at], &v.query)
 		c.Rank = rank
-		var work, all rankWork
-		work = r.onRank[rank]
+		work, all := r.onRank[rank], rankWork{}
 		for _, w := range r.onRank {
 			all.waiting += w.waiting
 			all.running += w.running
@@ -67,7 +66,7 @@ func (v *view) settleRanks(now time.Time) {
 		c.Load += work.waiting
 		c.Running += work.running
 		c.DecodeNS = c.Running * ledger.DecodeNS
-		if s := c.Stream; s != routing.StreamUnknown && r.ranks[rank].stream.Credits() {
+		if _, why := r.withheld(); why == "" { // another rank's state is none of this one's
 			c.Stream, c.StreamReason = r.streamOf(r.ranks[rank], now)
 		}
 		if h := v.holds[at]; h != nil && c.Stream.Credits() {

@@ -124,9 +124,9 @@ func (r *replica) serves(req *Request) bool {
 		(req.Adapter == "" || slices.Contains(r.hello.GetAdapters(), req.Adapter))
 }
 
-// stream is the state of the worst rank, and why it earns less than full
-// credit.
-func (r *replica) stream(now time.Time) (routing.Stream, routing.BasisReason) {
+// withheld says why no rank of r earns credit, whatever the state of its own
+// stream; the reason is empty where it may.
+func (r *replica) withheld() (routing.Stream, routing.BasisReason) {
 	switch {
 	case !r.whole:
 		return routing.StreamUnknown, routing.SuspectStream
@@ -134,6 +134,15 @@ func (r *replica) stream(now time.Time) (routing.Stream, routing.BasisReason) {
 		return routing.StreamSuspect, routing.SuspectStream
 	case !r.hello.GetSaltVisible() && !r.silent():
 		return routing.StreamNone, routing.SaltHidden
+	}
+	return routing.StreamUnknown, ""
+}
+
+// stream is the state of the worst rank, and why it earns less than full
+// credit.
+func (r *replica) stream(now time.Time) (routing.Stream, routing.BasisReason) {
+	if s, why := r.withheld(); why != "" {
+		return s, why
 	}
 	worst := r.ranks[0]
 	for _, k := range r.ranks[1:] {
