@@ -18,7 +18,9 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -97,7 +99,7 @@ func ParseProof(text string) (*Token, *JWK, error) {
 		return nil, nil, err
 	}
 	raw := names[jwkParameter]
-	members, err := membersOf(raw)
+	members, err := membersOf(raw, len(jwkNames))
 	if err != nil {
 		return nil, nil, errors.New("header: jwk is not an object")
 	}
@@ -138,8 +140,8 @@ func open(text string, admits func(*Header, map[string]jsontext.Value) error) (t
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("header: %w", err)
 	}
-	for _, name := range forbidden {
-		if _, ok := names[name]; ok && name != jwkParameter {
+	for name := range names {
+		if name != jwkParameter && slices.Contains(forbidden, name) {
 			return nil, nil, "", notAccepted(name)
 		}
 	}
@@ -168,11 +170,13 @@ func (h *Header) read(members map[string]jsontext.Value) error {
 		if !ok {
 			continue
 		}
-		text, err := jsontext.AppendUnquote(nil, value)
-		if err != nil || value.Kind() != '"' {
+		if value.Kind() != '"' {
 			return errUnexpectedType
 		}
-		*p.into = string(text)
+		var err error
+		if *p.into, err = unquote(value); err != nil {
+			return errUnexpectedType
+		}
 	}
 	return nil
 }
@@ -231,10 +235,14 @@ func object(part string) ([]byte, map[string]jsontext.Value, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := bounded(raw); err != nil {
+	if text := bytes.TrimLeft(raw, " \t\r\n"); len(text) == 0 || text[0] != '{' {
+		return nil, nil, errNotObject // what most noise is: the decoder's reasons for it would cost more
+	}
+	count, err := bounded(raw)
+	if err != nil {
 		return nil, nil, err
 	}
-	members, err := membersOf(raw)
+	members, err := membersOf(raw, count)
 	return raw, members, err
 }
 
@@ -243,22 +251,31 @@ var (
 	errMalformed = errors.New("malformed JSON, or a name given twice")
 )
 
+// decoders are used again and again, for text that is mostly refused at once.
+var decoders = sync.Pool{New: func() any { return new(jsontext.Decoder) }}
+
 // membersOf reads an object and nothing after it. The decoder refuses repeated
-// names, at every depth, and invalid UTF-8. Values are parts of raw.
-func membersOf(raw []byte) (map[string]jsontext.Value, error) {
-	d := jsontext.NewDecoder(bytes.NewBuffer(raw))
+// names, at every depth, and invalid UTF-8. Values are parts of raw. About how
+// many members there are is for the caller to guess.
+func membersOf(raw []byte, about int) (map[string]jsontext.Value, error) {
+	d := decoders.Get().(*jsontext.Decoder)
+	defer decoders.Put(d)
+	d.Reset(bytes.NewBuffer(raw))
 	if open, err := d.ReadToken(); err != nil {
 		return nil, errMalformed
 	} else if open.Kind() != '{' {
 		return nil, errNotObject
 	}
-	members := make(map[string]jsontext.Value, 16)
+	members := make(map[string]jsontext.Value, min(about, 32)) // more are made room for when they are there
 	for d.PeekKind() == '"' {
-		name, err := d.ReadToken()
+		name, err := d.ReadValue()
 		if err != nil {
 			return nil, errMalformed
 		}
-		key := name.String()
+		key, err := unquote(name)
+		if err != nil {
+			return nil, errMalformed
+		}
 		value, err := d.ReadValue()
 		if err != nil {
 			return nil, errMalformed
@@ -275,11 +292,39 @@ func membersOf(raw []byte) (map[string]jsontext.Value, error) {
 	return members, nil
 }
 
+// unquote is what a JSON string says. Words that tokens have in common are not
+// made anew.
+func unquote(raw jsontext.Value) (string, error) {
+	if word, ok := words[string(raw)]; ok {
+		return word, nil
+	}
+	text, err := jsontext.AppendUnquote(nil, raw)
+	return string(text), err
+}
+
+// words are the names and values that most tokens have, by their plain spelling.
+var words = func() map[string]string {
+	words := make(map[string]string)
+	for _, list := range [][]string{
+		headerNames, Algorithms, {"at+jwt", "JWT", "iss", "sub", "aud", "exp", "nbf", "iat", "jti", "azp", "client_id", "scope", "tenant"},
+	} {
+		for _, word := range list {
+			words[strconv.Quote(word)] = word
+		}
+	}
+	return words
+}()
+
+var errNotBase64 = errors.New("not base64url")
+
 // unbase64 takes the one spelling that its bytes have.
 func unbase64(part string) ([]byte, error) {
+	if strings.IndexByte(part, '\r') >= 0 || strings.IndexByte(part, '\n') >= 0 {
+		return nil, errNotBase64 // the decoder passes over these
+	}
 	raw, err := bytesOf(part)
-	if err != nil || strings.ContainsAny(part, "\r\n") {
-		return nil, errors.New("not base64url")
+	if err != nil {
+		return nil, errNotBase64
 	}
 	return raw, nil
 }
@@ -294,9 +339,10 @@ func decode(raw []byte, members map[string]jsontext.Value, names []string, into 
 	return nil
 }
 
-// bounded counts depth and values before anything is built of them. It need not
-// know well-formed text from other, which the decoder refuses.
-func bounded(raw []byte) error {
+// bounded counts depth and values before anything is built of them, and tells how
+// many members the outermost object has. It need not know well-formed text from
+// other, which the decoder refuses.
+func bounded(raw []byte) (members int, err error) {
 	depth, count := 0, 0
 	for i := 0; i < len(raw); i++ {
 		switch raw[i] {
@@ -311,17 +357,22 @@ func bounded(raw []byte) error {
 			count++
 		case '}', ']':
 			depth--
-		case ',', ':':
+		case ':':
+			if depth == 1 {
+				members++
+			}
+			count++
+		case ',':
 			count++
 		}
 		switch {
 		case depth > maxDepth:
-			return fmt.Errorf("nested deeper than %d", maxDepth)
+			return 0, fmt.Errorf("nested deeper than %d", maxDepth)
 		case count > maxMembers:
-			return fmt.Errorf("more than %d names and values", maxMembers)
+			return 0, fmt.Errorf("more than %d names and values", maxMembers)
 		}
 	}
-	return nil
+	return members, nil
 }
 
 // checkNames refuses names that differ from each other, or from one of those

@@ -32,6 +32,20 @@ func sized(n int) string {
 	return strings.TrimSuffix(good, "c2ln") + strings.Repeat("A", signature)
 }
 
+func TestWhatWasReadStaysWhenOthersAreRead(t *testing.T) {
+	first, err := jws.Parse(compact(`{"alg":"ES256","k\u0069d":"\u006b1"}`, `{"iss":"https://one.test","\u0073ub":"alice","x":[1,{"y":"z"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, claims := range []string{`{"iss":"https://two.test","sub":"bob","x":{}}`, `{"iss":"`, `{"iss":1,"iss":2}`, `[]`} {
+		jws.Parse(compact(goodHeader, claims)) // good or bad, as it may be
+	}
+	if first.Header != (jws.Header{Algorithm: "ES256", KeyID: "k1"}) || len(first.Members) != 3 ||
+		string(first.Members["iss"]) != `"https://one.test"` || string(first.Members["sub"]) != `"alice"` || string(first.Members["x"]) != `[1,{"y":"z"}]` {
+		t.Errorf("%+v, %s", first.Header, first.Members)
+	}
+}
+
 type subject struct {
 	Subject string `json:"sub"`
 }
@@ -57,6 +71,11 @@ func TestOddTokensAreRefusedBeforeAnyKeyIsLookedAt(t *testing.T) {
 		{"crit", compact(`{"alg":"ES256","kid":"k","crit":[]}`, `{}`), `"crit" is not accepted`},
 		{"jwk", compact(`{"alg":"ES256","kid":"k","jwk":{}}`, `{}`), `"jwk" is not accepted`},
 		{"sub twice", compact(goodHeader, `{"sub":"alice","sub":"root"}`), "given twice"},
+		{"sub twice, once by an escape", compact(goodHeader, `{"sub":"alice","\u0073ub":"root"}`), "given twice"},
+		{"white space around the claims", compact(goodHeader, " \t\r\n{\"sub\":\"alice\"} \t\r\n"), ""},
+		{"no text for claims", compact(goodHeader, ""), "not a JSON object"},
+		{"white space for claims", compact(goodHeader, " \n"), "not a JSON object"},
+		{"a no-break space before the claims", compact(goodHeader, "\u00a0{}"), "not a JSON object"},
 		{"SUB in place of sub", compact(goodHeader, `{"SUB":"root"}`), "another spelling"},
 		{"a long s is an s", compact(goodHeader, `{"ſub":"root","sub":"alice"}`), "differ in case"},
 		{"brackets in a string are none", compact(goodHeader, `{"sub":"alice","x":"`+strings.Repeat("[", 40)+`"}`), ""},

@@ -61,7 +61,7 @@ func judge(key, token json.RawMessage) error {
 	if _, err := unbase64(body); err != nil {
 		return err
 	}
-	members, err := membersOf(key)
+	members, err := membersOf(key, 0)
 	if err != nil {
 		return err
 	}

@@ -318,6 +318,7 @@ func BenchmarkGarbage(b *testing.B) {
 			return d.sign(b)
 		},
 		"issuer": func(i int) string { d := newDraft(fmt.Sprint("https://evil.test/", i)); return d.sign(b) },
+		"cut":    func(i int) string { return good[i][:len(good[i])/2] + "." + noise(64) },
 		"long":   func(int) string { return noise(60) + "." + noise(12000-400) + "." + noise(64) },
 	}
 	for name, kind := range kinds {
