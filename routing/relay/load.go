@@ -92,11 +92,14 @@ func (l *load) register(g gatewayLog, process string) {
 	}
 }
 
-// answer notes the first byte of the engine's answer.
+// answer notes the first byte of the engine's answer. Of what was never counted
+// as work, on a route that counts prompts, it tells nothing.
 func (l *load) answer(w *work) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.first(w, time.Now())
+	if _, counted := l.work[w]; counted {
+		l.first(w, time.Now())
+	}
 }
 
 // first ends the waiting of w. The caller holds l.mu.

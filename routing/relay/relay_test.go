@@ -367,6 +367,20 @@ func TestWorkCountsTheTokensThatItsTicketNames(t *testing.T) {
 	}
 }
 
+func TestWhatIsNoWorkChangesNoRate(t *testing.T) {
+	l, g := newLoad(), gatewayLog{"p", "o"}
+	w := newWork(&ticket.Ticket{Tokens: 8000}, 40_000, true, time.Now())
+	l.start(g, 1, w)
+	before := *l.meter(w)
+	count := newWork(&ticket.Ticket{}, 40_000, true, time.Now())
+	l.ack(g, 2) // a prompt was counted: the engine computes nothing
+	l.answer(count)
+	l.end(count)
+	if got := *l.meter(w); got != before {
+		t.Errorf("an answer on a route that counts made the meter %+v of %+v", got, before)
+	}
+}
+
 func TestTheReportedRateIsThatOfFirstTokens(t *testing.T) {
 	l, g, at := newLoad(), gatewayLog{"p", "o"}, time.Now()
 	for n := range 4 {
