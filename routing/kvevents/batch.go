@@ -28,7 +28,10 @@ type Skip struct {
 }
 
 // UnderCredits reports whether everything that was skipped could only have
-// added blocks. If not, a mirror of the cache may now hold too much.
+// added blocks. If not, a mirror of the cache may now hold too much. A type that
+// we do not know may take blocks away, even where the engine sends the removals
+// that we know too: ATOM, which otherwise speaks vLLM's dialect, moves blocks to
+// another tier by a BlockTransferred that no BlockRemoved goes with.
 func (b *Batch) UnderCredits() bool {
 	for _, s := range b.Skipped {
 		if s.Type != Stored {

@@ -28,7 +28,8 @@
 //
 // A batch or an event may be an array or a map, by the engine's version; see
 // vllm.go and sglang.go. An event that is unknown or broken is skipped and
-// counted in [Batch.Skipped]; a batch whose framing is broken is an error.
+// counted in [Batch.Skipped], and [Batch.UnderCredits] says whether a mirror of
+// the cache may go on without it; a batch whose framing is broken is an error.
 //
 // # Limits
 //

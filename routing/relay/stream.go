@@ -196,7 +196,7 @@ func (s *stream) take(seq, sum uint64, b *kvevents.Batch) {
 		f = "undecodable_batch"
 	case !b.UnderCredits():
 		// What was left out may have been a removal, of what was stored before it
-		// in this batch or ever.
+		// in this batch or ever: so the known events of the batch go with it.
 		s.m.count(b)
 		f = "unknown_event"
 	case b.Rank != kvevents.None && b.Rank != s.rank && !(b.Rank == 0 && s.m.cfg.perEvent):
