@@ -132,19 +132,27 @@ func (s *shared) record(e sharedEvent) {
 	}
 }
 
-// run follows the revocations and writes down what happens, until ctx ends.
+// run follows the revocations and writes down what happens, until ctx ends, and
+// then what is still due.
 func (s *shared) run(ctx context.Context) {
 	var following sync.WaitGroup
-	defer following.Wait()
 	if s.register != nil {
 		following.Go(func() { s.register.Run(ctx) })
 	}
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			return
 		case e := <-s.due:
 			s.write(ctx, e)
+		}
+	}
+	following.Wait()
+	for {
+		select {
+		case e := <-s.due:
+			s.write(ctx, e)
+		default:
+			return
 		}
 	}
 }

@@ -133,7 +133,7 @@ func sizeOf(c *cached) int {
 		}
 	}
 	for _, a := range p.Chain {
-		size += 64 + len(a.Type) + len(a.Subject)
+		size += 64 + len(a.Type) + len(a.Subject) + len(a.Issuer)
 	}
 	return size
 }

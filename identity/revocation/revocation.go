@@ -130,7 +130,7 @@ func Decode(raw []byte) (Entry, error) {
 func (e *Entry) withdraws(p identity.Principal, tenant string) bool {
 	agrees := func(want, have string) bool { return want == "" || want == have }
 	return agrees(e.Issuer, p.Issuer) && agrees(e.Tenant, tenant) && (agrees(e.Subject, p.Subject) || e.names(p.Chain)) &&
-		agrees(e.Client, p.ClientID) && agrees(e.TokenID, p.TokenID) && !p.IssuedAt.After(e.Before)
+		agrees(e.Client, p.ClientID) && agrees(e.TokenID, p.TokenID) && !p.IssuedAt.Truncate(time.Second).After(e.Before) // which is of whole seconds
 }
 
 // names reports whether the subject acts in a delegation.

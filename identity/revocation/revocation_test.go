@@ -87,6 +87,7 @@ func TestARevocationIsOfTheTokensThatAgreeWithAllItsNames(t *testing.T) {
 		{"another token", revocation.Entry{Issuer: "https://idp.test", TokenID: "t2"}, noon, false},
 		{"the token of another issuer", revocation.Entry{Issuer: "https://idp2.test", TokenID: "t1"}, noon, false},
 		{"tokens of that second", revocation.Entry{Tenant: "acme"}, noon, true},
+		{"a token of a fraction of that second", revocation.Entry{Tenant: "acme"}, noon.Add(700 * time.Millisecond), true},
 		{"tokens of the second before", revocation.Entry{Tenant: "acme"}, noon.Add(-time.Second), true},
 		{"a token issued afterwards", revocation.Entry{Tenant: "acme"}, noon.Add(time.Second), false},
 		{"a token issued after the time it names", revocation.Entry{Tenant: "acme", Before: noon.Add(-time.Hour)}, noon.Add(-time.Hour + time.Second), false},

@@ -16,7 +16,7 @@ import (
 // changed.
 const rereadEvery = 30 * time.Second
 
-// revocations is what was read last. It is used by one reader at a time.
+// revocations is what was read last.
 type revocations struct {
 	entries []revocation.Entry
 	epoch   string
@@ -65,7 +65,8 @@ func (s *Store) Restore(ctx context.Context, entries []revocation.Entry) error {
 	return s.write(ctx, entries, time.Time{})
 }
 
-// Revoke adds an entry, and drops those that have ended.
+// Revoke adds an entry, and drops those that have ended. As it reads, it is for
+// one caller at a time too.
 func (s *Store) Revoke(ctx context.Context, e revocation.Entry, now time.Time) error {
 	if err := s.write(ctx, []revocation.Entry{e}, now); err != nil {
 		return fmt.Errorf("valkey: %w", err)

@@ -106,7 +106,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Store is a client of the server. It is safe for concurrent use.
+// Store is a client of the server. It is safe for concurrent use, but for Read
+// and Revoke.
 type Store struct {
 	client  *redis.Client
 	prefix  string
@@ -115,10 +116,11 @@ type Store struct {
 	options Options
 	memory  *dpop.Memory // of what this process itself has seen
 
+	cache revocations // owned by who reads or revokes, one at a time
+
 	mu    sync.Mutex // guards what follows
 	err   error      // why it is down; nil while it answers
 	after time.Time  // when it may be asked again by those who can do without
-	cache revocations
 }
 
 // New makes a client. It does not connect yet: a server that is down is no error
