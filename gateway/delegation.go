@@ -65,7 +65,7 @@ func (x *exchange) actor(a identity.Actor) (policy.Registration, error) {
 
 // registrations are those that bind the request: the caller's and its actors'.
 func (x *exchange) registrations() []policy.Registration {
-	return append([]policy.Registration{x.registration}, x.actors...)
+	return append([]policy.Registration{x.registration, x.client}, x.actors...)
 }
 
 // raisedTo is the class that the registrations raise the request to, or "".

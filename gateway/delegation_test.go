@@ -155,6 +155,53 @@ func TestTheStrictestOfAChainsRegistrationsBinds(t *testing.T) {
 	}
 }
 
+func TestACertificateLeavesTheRegistrationOfATokensClientInForce(t *testing.T) {
+	engine, err := loadPolicy(t.Context(), fstest.MapFS{"sallyport/workloads/data.json": {Data: []byte(delegates)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, func(c *Config) { c.Policy = engine })
+	batch, err := s.source(t.Context(), "/tenant/acme/batch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = batch.Close() })
+	for _, c := range []struct {
+		claim, client string
+		status        int
+		reason        string // of a refusal
+		level         string
+	}{
+		{"a client without a registration", "portal", 200, "", "internal"},
+		{"a client with a label floor", "careful", 200, "", "confidential"},
+		{"a client that is bound to a region without replicas", "abroad", 403, "no_permitted_pool", ""},
+		{"a client of a class that the certificate's registration lacks", "acme-rag", 403, "class_not_registered", ""},
+		{"a client of another tenant", "globex-agent", 403, "not_registered", ""},
+	} {
+		t.Run(c.claim, func(t *testing.T) {
+			token, err := s.mint(map[string]any{"sub": "alice", "tenant": "acme", "client_id": c.client})
+			if err != nil {
+				t.Fatal(err)
+			}
+			req := s.request(t.Context(), "", chat(s.newMark()))
+			req.Header.Set("Authorization", "Bearer "+token)
+			as := *s
+			as.client, as.tb = s.clientAs(batch), t
+			a := as.do(req)
+			if a.status != c.status {
+				t.Fatalf("got %d %s, want %d", a.status, a.body, c.status)
+			}
+			record := s.records(t, a.id())[0]
+			if c.reason != "" && !strings.Contains(record.Reason+string(record.Decision), c.reason) {
+				t.Errorf("refused for %q, %s", record.Reason, record.Decision)
+			}
+			if c.level != "" && record.Label.Level != c.level {
+				t.Errorf("the label is %s, want %s", record.Label.Level, c.level)
+			}
+		})
+	}
+}
+
 func TestAPseudonymousUserIsNotNamedByTheChain(t *testing.T) {
 	s := serve(t) // acme's subjects are pseudonyms
 	token, err := s.mint(map[string]any{"sub": "alice-in-the-clear", "tenant": "acme", "act": acting("acme-agent")})

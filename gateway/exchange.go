@@ -34,6 +34,7 @@ type exchange struct {
 	// who
 	principal    identity.Principal
 	registration policy.Registration   // zero where the caller has none
+	client       policy.Registration   // of the client of its token, where that is another
 	chain        []policy.InputActor   // who acts for whom; empty where nobody does
 	actors       []policy.Registration // of the chain, all but its first
 	tenant       policy.Tenant

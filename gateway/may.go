@@ -118,7 +118,7 @@ func (x *exchange) question() policy.Input {
 		Principal: policy.InputPrincipal{
 			Tenant: p.Tenant, Subject: x.subject, Kind: string(p.Kind), Method: string(p.Method), Issuer: p.Issuer,
 			Groups: notNil(p.Groups), Scopes: notNil(p.Scopes), Chain: x.chain,
-			Workload: p.Workload, Registration: x.registration.Name,
+			Workload: p.Workload, Registration: x.registration.Name, Client: x.client.Name,
 		},
 		Request: policy.InputRequest{Operation: x.op.Name, Region: x.g.cfg.Region, Tools: []string{}, PromptTokensBasis: basisEstimate},
 		Class:   policy.InputClass{Name: x.class.String(), Facts: []string{}, Mismatch: x.mismatch, Table: classify.Table},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/policy"
 	"github.com/sallyport-ai/sallyport/routing/blockid"
 )
 
@@ -66,11 +67,37 @@ func (x *exchange) resolve() error {
 			x.principal.Kind = identity.Kind(reg.Kind)
 		}
 	}
+	if err := x.viaClient(); err != nil {
+		return err
+	}
 	x.tenant, _ = x.snap.Tenant(x.principal.Tenant) // an unknown tenant has no right: policy says so
 	if x.tenant.SubjectMode == "pseudonym" {
 		x.subject = x.g.pseudonym(x.principal)
 	}
 	return x.delegated()
+}
+
+// viaClient finds the registration of the client that a token was issued to and
+// that came over a workload's own certificate. Both bind the request, so that
+// nobody leaves the narrower one behind by showing the other too.
+func (x *exchange) viaClient() error {
+	p := &x.principal
+	x.client = policy.Registration{}
+	if p.Workload == "" || p.ClientID == "" {
+		return nil
+	}
+	reg, ok := x.snap.Registration("", p.Issuer, p.ClientID)
+	switch {
+	case !ok, reg.Name == x.registration.Name:
+		return nil
+	case reg.Tenant != p.Tenant:
+		return fmt.Errorf("%w: %s belongs to %s", errNotRegistered, reg.Name, reg.Tenant)
+	}
+	x.client = reg
+	if reg.Kind == string(identity.Agent) {
+		p.Kind = identity.Agent
+	}
+	return nil
 }
 
 // tenantOf names the tenant of a caller known by SPIFFE ID, so that a client

@@ -43,7 +43,7 @@ func (s *Snapshot) forbids(in Input) string {
 	if class, err := ParseClass(in.Class.Name); err != nil || class == Unclassified {
 		return "unclassified"
 	}
-	if name := in.Principal.Registration; name != "" {
+	for _, name := range in.Principal.own() {
 		if why := s.registrationForbids(in, name); why != "" {
 			return why
 		}
@@ -75,9 +75,17 @@ func (s *Snapshot) registrationForbids(in Input, name string) string {
 // actors are those of the chain that act for its first.
 func (p *InputPrincipal) actors() []InputActor { return p.Chain[min(len(p.Chain), 1):] }
 
+// own are the names of the caller's own registrations.
+func (p *InputPrincipal) own() []string {
+	return slices.DeleteFunc([]string{p.Registration, p.Client}, func(name string) bool { return name == "" })
+}
+
 // registrations are those that bind the request: the caller's and its actors'.
 func (s *Snapshot) registrations(in Input) []Registration {
-	regs := []Registration{s.registry.data.Workloads[in.Principal.Registration]}
+	var regs []Registration
+	for _, name := range in.Principal.own() {
+		regs = append(regs, s.registry.data.Workloads[name])
+	}
 	for _, a := range in.Principal.actors() {
 		regs = append(regs, s.registry.data.Workloads[a.Registration])
 	}

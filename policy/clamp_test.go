@@ -50,6 +50,11 @@ func TestCodeNarrowsWhatRegoAllows(t *testing.T) {
 		{"a class that the registration lacks is denied", ask(as("acme", "batch"), class("rag")), "", "", "", "class_not_registered", "class_not_registered"},
 		{"a registration of another tenant is denied", ask(as("stay", "batch")), "", "", "", "registration_of_another_tenant", "registration_of_another_tenant"},
 		{"an unknown registration is denied", ask(as("acme", "ghost")), "", "", "", "registration_unknown", "registration_unknown"},
+		{"a class that the registration of the token's client lacks is denied", ask(as("acme", "short"), client("batch"), class("rag")), "", "", "", "class_not_registered", "class_not_registered"},
+		{"a client of another tenant is denied", ask(as("stay", ""), client("short")), "", "", "", "registration_of_another_tenant", "registration_of_another_tenant"},
+		{"a client of unknown registration is denied", ask(as("acme", "short"), client("ghost")), "", "", "", "registration_unknown", "registration_unknown"},
+		{"a client's residency drops pools elsewhere", ask(as("acme", "short"), client("batch")), "general", "bounded", "tenant", "generous", "pool:far:residency"},
+		{"a client's answer is as short as its registration says", ask(label(Public), client("short")), "general far hosted low", "bounded", "public", "generous", "max_output_tokens:short"},
 		{"an actor that is registered for it acts", ask(acts("batch")), "general", "strict", "tenant", "generous", "pool:far:residency"},
 		{"an actor's record is strict", ask(label(Public), acts("short")), "general far hosted low", "strict", "public", "generous", "durability:floor"},
 		{"an actor's answer is as short as its registration says", ask(label(Public), acts("short")), "general far hosted low", "strict", "public", "generous", "max_output_tokens:short"},
@@ -80,6 +85,11 @@ func TestCodeNarrowsWhatRegoAllows(t *testing.T) {
 			t.Errorf("%s: the recorded answer is not Rego's: %s", c.claim, ev.DecisionJSON)
 		}
 	}
+}
+
+// client has the caller's token issued to a client of that registration.
+func client(registration string) func(*Input) {
+	return func(in *Input) { in.Principal.Client = registration }
 }
 
 // acts makes the caller somebody for whom actors with those registrations act.

@@ -24,6 +24,9 @@ type InputPrincipal struct {
 	Chain        []InputActor `json:"chain"`
 	Workload     string       `json:"workload"`
 	Registration string       `json:"registration"`
+	// Client is the registration of the OAuth client of a token that came over a
+	// workload's own certificate, where that is another: both bind.
+	Client string `json:"client_registration,omitempty"`
 }
 
 // InputActor is one link of a delegation chain: first on whose behalf all is

@@ -66,8 +66,8 @@ func claim[K comparable](m map[K]string, key K, name, what string) error {
 	return nil
 }
 
-// registration finds the most specific entry. A proven SPIFFE ID decides over
-// an OAuth client: exact first, then the longest pattern.
+// registration finds the most specific entry. A proven SPIFFE ID goes before an
+// OAuth client: exact first, then the longest pattern.
 func (r *registry) registration(spiffeID, issuer, clientID string) (Registration, bool) {
 	if spiffeID != "" {
 		if name, ok := r.bySPIFFEID(spiffeID); ok {
