@@ -41,13 +41,10 @@ func (x *exchange) compare(ctx context.Context, got countAnswer) {
 	for at < len(own) && at < len(got.known) && own[at] == got.known[at] {
 		at++
 	}
-	if x.g.looks.enter() {
-		ctx := context.WithoutCancel(ctx)
-		go func() {
-			defer x.g.looks.leave()
-			x.g.metrics.diverged(ctx, x.base(), x.partAt(ctx, at, at+1, got.count))
-		}()
-	}
+	base := x.base() // of this policy: the request may go on under another
+	x.aside(ctx, func(ctx context.Context) {
+		x.g.metrics.diverged(ctx, base, x.partAt(ctx, base, at, at+1, got.count))
+	})
 	x.observe(ctx, checkIDs, true)
 }
 

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +43,27 @@ func (l *looks) enter() bool {
 
 func (l *looks) leave() { l.inside.Add(-1) }
 
+// aside runs do beside the request, which need not wait for it and may be over
+// first, and reports whether there is room for that. A panic of ours ends no more
+// than the look: other requests do not depend on it.
+func (x *exchange) aside(ctx context.Context, do func(context.Context)) bool {
+	if !x.g.looks.enter() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+	go func() {
+		defer x.g.looks.leave()
+		defer cancel()
+		defer func() {
+			if p := recover(); p != nil {
+				x.g.cfg.Logger.Error("panic", "decision_id", x.id, "panic", p, "stack", string(debug.Stack()))
+			}
+		}()
+		do(ctx)
+	}()
+	return true
+}
+
 // verdict is what a look showed.
 type verdict uint8
 
@@ -55,17 +77,11 @@ const (
 // engine stored, and counts in which part of the prompt that is. It reports
 // whether it does; then gets what it showed.
 func (x *exchange) look(ctx context.Context, e ended, then func(context.Context, verdict)) bool {
-	if !x.g.looks.enter() {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
 	res, theirs, cached := x.reservation, e.usage.PromptTokens, 0
 	if e.usage.CachedTokens != nil {
 		cached = *e.usage.CachedTokens
 	}
-	go func() {
-		defer cancel()
-		defer x.g.looks.leave()
+	return x.aside(ctx, func(ctx context.Context) {
 		d, err := x.diverge(ctx, res, cached)
 		if err != nil || !d.Known || d.Blocks == 0 {
 			if len(x.tokens.own) != theirs {
@@ -78,11 +94,10 @@ func (x *exchange) look(ctx context.Context, e ended, then func(context.Context,
 			then(ctx, looksSame)
 			return
 		}
-		part := x.partAt(ctx, d.Index*d.BlockSize, (d.Index+1)*d.BlockSize, theirs)
+		part := x.partAt(ctx, x.base(), d.Index*d.BlockSize, (d.Index+1)*d.BlockSize, theirs)
 		x.g.metrics.diverged(ctx, x.base(), part)
 		then(ctx, looksDifferent)
-	}()
-	return true
+	})
 }
 
 // diverge asks once events have had time to arrive, and once more before a
@@ -105,9 +120,10 @@ func (x *exchange) diverge(ctx context.Context, res *fleet.Reservation, cached i
 	return d, nil
 }
 
-// partAt names the part of our prompt where the first difference lies.
-func (x *exchange) partAt(ctx context.Context, from, to, theirs int) string {
-	m := x.live.Prompts[x.base()]
+// partAt names the part of our prompt, made of the base model's files, where the
+// first difference lies.
+func (x *exchange) partAt(ctx context.Context, base string, from, to, theirs int) string {
+	m := x.live.Prompts[base]
 	kind := prompt.ChatBody
 	switch x.op.Engine {
 	case wire.Completions.Engine:

@@ -38,3 +38,19 @@ func TestAPanicIsAnAnswerAndALogLine(t *testing.T) {
 		}
 	}
 }
+
+func TestAPanicBesideARequestEndsNoMoreThanItself(t *testing.T) {
+	s := serve(t)
+	x := &exchange{g: s.g, id: "beside"}
+	for range 2 * mostLooks { // each gives its place back
+		ended := make(chan struct{})
+		eventually(t, "a place", func() bool {
+			return x.aside(t.Context(), func(context.Context) {
+				defer close(ended)
+				panic("a bug beside a request")
+			})
+		})
+		<-ended
+	}
+	eventually(t, "its log line", func() bool { return strings.Contains(s.logged.String(), "a bug beside a request") })
+}
