@@ -74,6 +74,7 @@ var (
 	keyChain        = ast.StringTerm("chain")
 	keyWorkload     = ast.StringTerm("workload")
 	keyRegistration = ast.StringTerm("registration")
+	keyClient       = ast.StringTerm("client_registration")
 	keyType         = ast.StringTerm("type")
 
 	keyOperation = ast.StringTerm("operation")
@@ -124,18 +125,22 @@ func (w *valueWriter) principal(p InputPrincipal) *ast.Term {
 	for i, a := range p.Chain {
 		chain[i] = object(pair{keyType, w.text(a.Type)}, pair{keySubject, w.text(a.Subject)}, pair{keyRegistration, w.text(a.Registration)})
 	}
-	return object(
-		pair{keyTenant, w.text(p.Tenant)},
-		pair{keySubject, w.text(p.Subject)},
-		pair{keyKind, w.text(p.Kind)},
-		pair{keyMethod, w.text(p.Method)},
-		pair{keyIssuer, w.text(p.Issuer)},
-		pair{keyGroups, w.list(p.Groups)},
-		pair{keyScopes, w.list(p.Scopes)},
-		pair{keyChain, ast.ArrayTerm(chain...)},
-		pair{keyWorkload, w.text(p.Workload)},
-		pair{keyRegistration, w.text(p.Registration)},
-	)
+	pairs := []pair{
+		{keyTenant, w.text(p.Tenant)},
+		{keySubject, w.text(p.Subject)},
+		{keyKind, w.text(p.Kind)},
+		{keyMethod, w.text(p.Method)},
+		{keyIssuer, w.text(p.Issuer)},
+		{keyGroups, w.list(p.Groups)},
+		{keyScopes, w.list(p.Scopes)},
+		{keyChain, ast.ArrayTerm(chain...)},
+		{keyWorkload, w.text(p.Workload)},
+		{keyRegistration, w.text(p.Registration)},
+	}
+	if p.Client != "" {
+		pairs = append(pairs, pair{keyClient, w.text(p.Client)})
+	}
+	return object(pairs...)
 }
 
 func (w *valueWriter) request(r InputRequest) *ast.Term {
