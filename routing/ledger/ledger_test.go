@@ -227,3 +227,19 @@ func TestTheOverlayIsBounded(t *testing.T) {
 		t.Errorf("%d namespaces, %d blocks", len(o.by), len(o.by[flights{2, 16}][0].ids))
 	}
 }
+
+// A conversation's namespace is hardly ever looked at again once it is over.
+func TestFlightsThatNobodyLooksAtAgainMakeRoom(t *testing.T) {
+	var o Overlay[int]
+	now := time.Unix(0, 0)
+	for i := range 20 * maxNamespaces {
+		now = now.Add(10 * time.Millisecond)
+		f := o.Add(uint64(i), 16, []uint64{1, 2}, i, now, 0)
+		f.Answered(now, 0)
+		found := 0
+		o.Look(uint64(i), 16, []uint64{1, 2}, now, func(int, int, bool) { found++ })
+		if found != 1 {
+			t.Fatalf("the flight in namespace %d is not kept: %d are, of which nearly all are over", i, len(o.by))
+		}
+	}
+}

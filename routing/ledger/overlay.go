@@ -12,6 +12,10 @@ const (
 	maxFlightBlocks = 1024
 	// maxNamespaces bounds the overlay as a whole.
 	maxNamespaces = 4096
+	// swept is how many namespaces each new flight has looked through for what is
+	// over: more than the one that it may add, so that no more than half of those
+	// kept are of the past.
+	swept = 2
 )
 
 // Overlay is the prefixes whose prefill is in flight: where the next request
@@ -43,6 +47,7 @@ func (o *Overlay[T]) Add(ns uint64, block int, ids []uint64, to T, now time.Time
 		To: to, key: flights{ns, block}, ids: slices.Clone(ids[:min(len(ids), maxFlightBlocks)]),
 		until: now.Add(time.Second + 2*min(wait, time.Minute)),
 	}
+	o.sweep(now)
 	list, known := o.by[f.key]
 	if !known && len(o.by) >= maxNamespaces {
 		return f
@@ -55,6 +60,23 @@ func (o *Overlay[T]) Add(ns uint64, block int, ids []uint64, to T, now time.Time
 	}
 	o.by[f.key] = append(list, f)
 	return f
+}
+
+// sweep forgets what is over in some namespaces, whichever they are. Of many, a
+// conversation's or a single request's, no prompt may ever be looked for again.
+func (o *Overlay[T]) sweep(now time.Time) {
+	n := 0
+	for key, list := range o.by {
+		if n++; n > swept {
+			return
+		}
+		list = slices.DeleteFunc(list, func(f *Flight[T]) bool { return now.After(f.until) })
+		if len(list) == 0 {
+			delete(o.by, key)
+		} else {
+			o.by[key] = list
+		}
+	}
 }
 
 // Answered says that the first token has come: the prefix is in the cache, and
