@@ -24,6 +24,7 @@ const module = "github.com/sallyport-ai/sallyport/"
 var cannotReach = map[string]string{
 	"identity.ErrProduction":   "refuses at start",
 	"gateway.ErrNotRecorded":   "of auditors who make a placement again",
+	"routing.ErrNotAll":        "as ErrNotRecorded",
 	"workload.ErrPeerIdentity": "upstream makes it ErrIdentity; of callers, the handshake fails",
 	"workload.ErrExpired":      "upstream makes it ErrIdentity",
 	"workload.ErrStale":        "svid makes it ErrUnavailable, upstream ErrIdentity",
