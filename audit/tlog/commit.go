@@ -77,7 +77,7 @@ func (l *Log) look() {
 	if err := l.main.check(); err != nil && l.Err() == nil {
 		l.halt(nil, err)
 	}
-	if l.main.cur.reserved && !l.main.cur.full {
+	if !l.Short().IsZero() { // also in a segment that followed the reserve
 		l.recoverSpace()
 	}
 	if l.mirror == nil {

@@ -22,6 +22,8 @@ type disk struct {
 	failWrite error         // the next write of records fails half way, once
 	nothing   bool          // failWrite writes nothing
 	full      bool          // no file can be created
+	room      int           // how many can be, once more, before it is full
+	refused   int           // how many could not
 	stall     chan struct{} // while set, syncs wait until it is closed
 	afterFail atomic.Int32  // writes and syncs of a file that had failed
 }
@@ -29,9 +31,11 @@ type disk struct {
 func (d *disk) create(path string) (segmentFile, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.full {
+	if d.full && d.room == 0 {
+		d.refused++
 		return nil, syscall.ENOSPC
 	}
+	d.room = max(d.room-1, 0)
 	f, err := createOSFile(path)
 	return &faultyFile{segmentFile: f, disk: d}, err
 }

@@ -129,12 +129,17 @@ func (v *volume) refill() error {
 	if next.err != nil {
 		next.seg, next.err = v.prepare(v.cur.number + 1)
 	}
-	if next.err == nil {
-		next.err = v.keepReserve()
-	}
+	// A segment that could be made stays, though there is no room for a reserve
+	// yet: it could not be made twice.
 	v.spare <- next
-	v.cur.full = next.err == nil
-	return next.err
+	if next.err != nil {
+		return next.err
+	}
+	if err := v.keepReserve(); err != nil {
+		return err
+	}
+	v.cur.full = v.cur.full || v.cur.reserved
+	return nil
 }
 
 // prepare creates a zero-filled segment. Writing into blocks that already hold

@@ -70,6 +70,58 @@ func TestAFullDiskTakesWhatIsOwedAndNothingNew(t *testing.T) {
 	mustVerify(t, cfg)
 }
 
+func TestALogComesOutOfItsReserveHoweverSpaceComes(t *testing.T) {
+	for claim, more := range map[string]func(d *disk, l *Log, open []*audit.Record){
+		"at first for a segment alone": func(d *disk, l *Log, _ []*audit.Record) {
+			d.set(func() { d.room, d.refused = 1, 0 })
+			await(t, "without room for a reserve", func() bool {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return d.room == 0 && d.refused > 0
+			})
+		},
+		"when the reserve has just been used up": func(d *disk, l *Log, open []*audit.Record) {
+			l.mu.Lock()
+			l.short.again = time.Now().Add(time.Hour)
+			l.mu.Unlock()
+			d.set(func() { d.room = 1 })
+			for i := range 2 * reserveBytes / (30 << 10) {
+				o := outcomeOf(open[i%len(open)])
+				o.Detail = strings.Repeat("x", 30<<10)
+				mustAppend(t, l, o)
+				if d.mu.Lock(); d.room == 0 {
+					d.mu.Unlock()
+					break
+				}
+				d.mu.Unlock()
+			}
+			l.mu.Lock()
+			l.short.again = time.Time{}
+			l.mu.Unlock()
+		},
+	} {
+		t.Run(claim, func(t *testing.T) {
+			d := &disk{}
+			cfg := testConfig(t, testKey(t))
+			cfg.create, cfg.CheckpointEvery = d.create, 10*time.Millisecond
+			l := mustOpen(t, cfg)
+			await(t, "ready with a spare segment", func() bool { return len(l.main.spare) == 1 })
+			d.set(func() { d.full = true })
+			open := untilShort(t, l)
+			more(d, l, open)
+			if l.Short().IsZero() {
+				t.Fatal("out of its reserve without room for another")
+			}
+			d.set(func() { d.full = false })
+			await(t, "out of its reserve", func() bool { return l.Short().IsZero() })
+			mustAppend(t, l, decision(2))
+			mustClose(t, l)
+			mustVerify(t, cfg)
+			mustClose(t, mustOpen(t, cfg))
+		})
+	}
+}
+
 func TestALogThatStopsInItsReserveIsRecovered(t *testing.T) {
 	d := &disk{}
 	cfg := testConfig(t, testKey(t))
