@@ -239,7 +239,9 @@ func (x *exchange) askReplica(ctx context.Context, id string, q question, res *f
 	end := countEnd{err: errPanic}
 	defer func() { // owed whatever happens
 		res.Finish(fleet.Result{Aside: true})
-		x.g.counting.over(res.Replica.ID, end.err == nil, time.Now())
+		if end.err == nil || end.blames() && x.r.Context().Err() == nil {
+			x.g.counting.over(res.Replica.ID, end.err == nil, time.Now())
+		}
 		x.settleCount(ctx, rec, res, end)
 	}()
 	got := x.sendCount(ctx, id, q, res, &end)
@@ -299,6 +301,12 @@ type countEnd struct {
 	status int
 	count  int
 	err    error
+}
+
+// blames reports whether a failure says anything of the replica: that an engine
+// does not take a prompt says that of the prompt.
+func (c *countEnd) blames() bool {
+	return c.status != http.StatusBadRequest && c.status != http.StatusUnprocessableEntity
 }
 
 // settleCount writes the outcome of a count. It is owed, but nobody waits for it

@@ -175,6 +175,37 @@ func TestAReplicaThatFailsCountsIsLeftAlone(t *testing.T) {
 	}
 }
 
+// One caller must not be able to have the prompts of others estimated.
+func TestAReplicaIsNotLeftAloneForWhatACallerSends(t *testing.T) {
+	s := serve(t, patient, withoutTokenizer)
+	bad, gone := s.newMark(), s.newMark()
+	s.engine.onCount(bad, replies(http.StatusBadRequest, engineText))
+	for range 2 * countErrors * pools["general"] {
+		s.want(s.post("acme", chat(bad)), http.StatusOK, "")
+	}
+	asked, client := make(chan struct{}), s.clientAs(nil)
+	s.engine.onCount(gone, func(_ http.ResponseWriter, r *http.Request, _ call, _ func()) {
+		asked <- struct{}{}
+		<-r.Context().Done()
+	})
+	for range 2 * countErrors * pools["general"] {
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-asked
+			cancel()
+		}()
+		req := s.request(ctx, "acme", chat(gone))
+		if resp, err := client.Do(req); err == nil {
+			t.Fatal("a caller that has gone got an answer: ", resp.Status, resp.Body.Close())
+		}
+	}
+	a := s.post("globex", chat(s.newMark()))
+	s.want(a, http.StatusOK, "")
+	if d, _ := s.lone(a); d.Request.PromptBasis != basisEngine {
+		t.Errorf("another's prompt was counted as %s %v", d.Request.PromptBasis, d.Request.PromptWhy)
+	}
+}
+
 func TestCountersRestLongerEachTimeAndForgetAtASuccess(t *testing.T) {
 	var c counters
 	now := time.Unix(1000, 0)
