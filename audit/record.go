@@ -49,6 +49,12 @@ const (
 	KindFleet         Kind = "fleet"
 )
 
+// Kinds are all kinds of record.
+var Kinds = []Kind{
+	KindDecision, KindOutcome, KindAdmin, KindPolicy, KindBoot, KindHeartbeat, KindGap, KindKeyRotation,
+	KindSeal, KindPrune, KindAccess, KindDenialSummary, KindExport, KindFleet,
+}
+
 // The status of a decision.
 const (
 	StatusAllowed = "allowed"

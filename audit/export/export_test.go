@@ -705,6 +705,7 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 		{"format", func(c *SinkConfig) { c.Format = "leef" }},
 		{"limit", func(c *SinkConfig) { c.Limit = 100 }},
 		{"only.labels", func(c *SinkConfig) { c.Only.Labels = []string{"secret"} }},
+		{"except.kinds", func(c *SinkConfig) { c.Except.Kinds = []string{"decisions"} }},
 		{"to: want one of", func(c *SinkConfig) { c.To = sink.Config{} }},
 		{"to.file.path: required", func(c *SinkConfig) { c.To.File.Path = "" }},
 	} {

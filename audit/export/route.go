@@ -22,6 +22,11 @@ func (f *Filter) check(at string) error {
 			return fmt.Errorf("%s.labels: no label %q", at, l)
 		}
 	}
+	for _, k := range f.Kinds {
+		if !slices.Contains(audit.Kinds, audit.Kind(k)) {
+			return fmt.Errorf("%s.kinds: no kind of record %q", at, k)
+		}
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 )
 
 // segmentFile is a segment open for writing.
@@ -321,7 +322,7 @@ func listSegments(dir string) ([]int, error) { return segmentsAfter(dir, -1) }
 // looked into.
 func segmentsAfter(dir string, after int) ([]int, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, walDir))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil
 	}
 	if err != nil {

@@ -26,7 +26,7 @@ func auditShowCommand() *cobra.Command {
 	var asJSON bool
 	var from uint64
 	cmd := &cobra.Command{
-		Use:   "show DIR [ID]",
+		Use:   "show (DIR | EXCERPT) [ID]",
 		Short: "List the records of a log, or print those of one decision whole",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

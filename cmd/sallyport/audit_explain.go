@@ -23,7 +23,7 @@ func auditExplainCommand() *cobra.Command {
 	var asJSON bool
 	var from uint64
 	cmd := &cobra.Command{
-		Use:   "explain DIR ID",
+		Use:   "explain (DIR | EXCERPT) ID",
 		Short: "Say in words what was decided and why, and decide again from what is recorded",
 		Long: "Explain tells a decision and how it ended, then makes it again: it asks the policy that was\n" +
 			"active then, from the bundles that the log keeps, the recorded question, and places the request\n" +

@@ -29,21 +29,25 @@ const (
 func (v *verification) registered(ctx context.Context, entries []registered, to *[]reconcile.Log) error {
 	for _, e := range entries {
 		if e.Log == "" {
-			v.unknown = true
-			if err := v.print(missing{e.origin, "no_log", "the register names no log"}, func() {
-				fmt.Fprintf(v.out, "undecided: the register names no log of %s\n", e.origin)
-			}); err != nil {
+			if err := v.undecided(missing{e.origin, "no_log", "the register names no log of " + e.origin}); err != nil {
 				return err
 			}
 			continue
 		}
 		lacks := v.there(e)
 		if lacks == nil {
+			known := len(*to)
 			if err := v.target(ctx, e.Log, to); err != nil {
 				return err
 			}
 			if v.bad {
 				continue // a damaged log has been told of, and may not be readable to its end
+			}
+			if len(*to) == known {
+				if err := v.undecided(missing{e.origin, "selected", e.Log + " is a selection, which does not show what was left out"}); err != nil {
+					return err
+				}
+				continue
 			}
 			var err error
 			if lacks, err = v.heard(e); err != nil {
@@ -61,17 +65,24 @@ func (v *verification) registered(ctx context.Context, entries []registered, to 
 	return nil
 }
 
+// undecided tells what keeps the answer from being given.
+func (v *verification) undecided(m missing) error {
+	v.unknown = true
+	return v.print(m, func() { fmt.Fprintf(v.out, "undecided: %s: %s: %s\n", m.Code, printable(m.Origin), m.Detail) })
+}
+
 // there says whether a log is not.
 func (v *verification) there(e registered) *missing {
-	if excerpt.Is(e.Log) {
-		return nil
+	origin, _, ok := excerpt.Of(e.Log)
+	var err error
+	if !ok {
+		origin, err = tlog.Origin(e.Log)
 	}
-	origin, err := tlog.Origin(e.Log)
 	switch {
 	case err != nil:
 		return &missing{e.origin, missingLog, err.Error()}
 	case origin != e.origin:
-		return &missing{e.origin, missingLog, fmt.Sprintf("%s is log %s", e.Log, origin)}
+		return &missing{e.origin, missingLog, fmt.Sprintf("%s is of log %s", e.Log, origin)}
 	}
 	return nil
 }

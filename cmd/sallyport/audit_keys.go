@@ -18,6 +18,7 @@ type pins struct {
 	files []string
 	keys  map[string][]note.Verifier // several where a log has changed its key
 	lines []string                   // the keys as text
+	used  bool                       // one of them was a log's
 }
 
 func (p *pins) flag(cmd *cobra.Command) {
@@ -72,12 +73,13 @@ func (p *pins) of(dir string) (note.Verifier, error) {
 // named finds the key of a log by what it calls itself.
 func (p *pins) named(origin string) (note.Verifier, error) {
 	if keys := p.keys[origin]; len(keys) > 0 {
+		p.used = true
 		return keys[0], nil
 	}
-	switch len(p.keys) {
-	case 0:
+	switch {
+	case len(p.keys) == 0:
 		return nil, cannotTell(errNoPin)
-	case 1: // what was meant is clear, and so is what is wrong
+	case len(p.keys) == 1 && !p.used: // what was meant is clear, and so is what is wrong
 		for _, keys := range p.keys {
 			return keys[0], nil
 		}
@@ -89,6 +91,7 @@ func (p *pins) named(origin string) (note.Verifier, error) {
 func (p *pins) signer(origin string, checkpoint []byte) (note.Verifier, error) {
 	for _, key := range p.keys[origin] {
 		if _, err := tlog.OpenCheckpoint(checkpoint, key); err == nil {
+			p.used = true
 			return key, nil
 		}
 	}

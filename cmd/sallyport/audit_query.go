@@ -3,13 +3,16 @@ package main
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/claim"
 	"github.com/sallyport-ai/sallyport/audit/query"
+	"github.com/sallyport-ai/sallyport/policy"
 )
 
 func auditQueryCommand() *cobra.Command {
@@ -18,7 +21,7 @@ func auditQueryCommand() *cobra.Command {
 	var asJSON bool
 	var from uint64
 	cmd := &cobra.Command{
-		Use:   "query DIR",
+		Use:   "query (DIR | EXCERPT)",
 		Short: "List the records that are about a tenant, a label, a replica, a time …",
 		Long: "Query reads a log once and prints what all flags agree on. What the caller, the class, the\n" +
 			"label, the model and the pool of an outcome were is taken from its decision.",
@@ -106,6 +109,18 @@ func (f *filterFlags) flags(cmd *cobra.Command) {
 func (f *filterFlags) parse(now time.Time) (query.Filter, error) {
 	if err := f.window.parse(now); err != nil {
 		return query.Filter{}, err
+	}
+	// A word that no record can hold would find nothing, as if there were nothing.
+	if f.kind != "" && !slices.Contains(audit.Kinds, audit.Kind(f.kind)) {
+		return query.Filter{}, cannotTell(fmt.Errorf("--kind: no kind %q: want one of %v", f.kind, audit.Kinds))
+	}
+	if f.filter.Label != "" && !slices.Contains(claim.Levels, f.filter.Label) {
+		return query.Filter{}, cannotTell(fmt.Errorf("--label: no label %q: want one of %v", f.filter.Label, claim.Levels))
+	}
+	if f.filter.Class != "" {
+		if _, err := policy.ParseClass(f.filter.Class); err != nil {
+			return query.Filter{}, cannotTell(fmt.Errorf("--class: %w", err))
+		}
 	}
 	out := f.filter
 	out.Kind, out.Since, out.Until = audit.Kind(f.kind), f.window.since, f.window.until

@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/excerpt"
 	"github.com/sallyport-ai/sallyport/audit/inbox"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
 // reads sees to it that who reads a log is recorded in it.
@@ -37,12 +39,26 @@ const (
 	maxArg  = 128
 )
 
-// note leaves a note beside each path that is the directory of a log. Excerpts
-// and bundles have left their log: that they were made is recorded.
+// note leaves a note beside each log before it is read. It refuses what is no
+// log and no excerpt: nothing found in it would look like nothing to find.
 func (r *reads) note(cmd *cobra.Command, args []string, paths ...string) error {
 	for _, path := range paths {
+		if excerpt.Is(path) {
+			continue
+		}
+		if _, err := tlog.Origin(path); err != nil {
+			return cannotTell(err)
+		}
+	}
+	return r.leave(cmd, args, paths...)
+}
+
+// leave leaves a note beside each path that is the directory of a log. Excerpts
+// and bundles have left their log: that they were made is recorded.
+func (r *reads) leave(cmd *cobra.Command, args []string, paths ...string) error {
+	for _, path := range paths {
 		if _, err := os.Stat(filepath.Join(path, "wal")); err != nil {
-			continue // no log, which reading it says better
+			continue // no log, which verifying it says better
 		}
 		err := inbox.Leave(path, audit.KindAccess, accessOf(cmd, args))
 		if err == nil || r.unrecorded {
@@ -74,7 +90,7 @@ func accessOf(cmd *cobra.Command, args []string) access {
 // try notes that logs are verified, which shows no record and is refused to
 // nobody.
 func (r *reads) try(cmd *cobra.Command, args []string, paths ...string) {
-	if err := r.note(cmd, args, paths...); err != nil {
+	if err := r.leave(cmd, args, paths...); err != nil {
 		fmt.Fprintln(cmd.ErrOrStderr(), "sallyport: the log does not hold that it was verified:", errors.Unwrap(err))
 	}
 }

@@ -68,6 +68,7 @@ type verification struct {
 
 	fleet            *register         // nil: none
 	held             map[string][]byte // checkpoints by origin
+	extended         map[string]bool   // origins of logs that were held against theirs
 	gateways, relays []reconcile.Log
 	closers          []func() error
 
@@ -113,6 +114,11 @@ func (v *verification) run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
+	if !v.bad {
+		if err := v.printUnused(); err != nil {
+			return err
+		}
+	}
 	switch {
 	case v.bad:
 		return &exitError{code: exitBad}
@@ -130,9 +136,9 @@ func (v *verification) load() error {
 	if err := v.window.parse(time.Now()); err != nil {
 		return err
 	}
-	v.held = make(map[string][]byte)
+	v.held, v.extended = make(map[string][]byte), make(map[string]bool)
 	for _, file := range v.checkpoints {
-		if err := v.hold(file); err != nil {
+		if _, err := v.hold(file); err != nil {
 			return err
 		}
 	}
@@ -148,23 +154,46 @@ func (v *verification) load() error {
 		if err := v.pins.pin(e.VKey); err != nil {
 			return cannotTell(err)
 		}
-		if e.Checkpoint != "" {
-			if err := v.hold(e.Checkpoint); err != nil {
-				return err
-			}
+		if e.Checkpoint == "" {
+			continue
+		}
+		origin, err := v.hold(e.Checkpoint)
+		if err != nil {
+			return err
+		}
+		if origin != e.origin {
+			return cannotTell(fmt.Errorf("%s is no checkpoint of %s", e.Checkpoint, e.origin))
 		}
 	}
 	return nil
 }
 
-// hold reads a checkpoint that was kept elsewhere.
-func (v *verification) hold(file string) error {
+// hold reads a checkpoint that was kept elsewhere, and returns the name of the
+// log that it says it is of.
+func (v *verification) hold(file string) (origin string, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return cannotTell(fmt.Errorf("read held checkpoint: %w", err))
+		return "", cannotTell(fmt.Errorf("read held checkpoint: %w", err))
 	}
-	origin, _, _ := strings.Cut(string(text), "\n")
+	origin, _, _ = strings.Cut(string(text), "\n")
+	if v.held[origin] != nil {
+		return "", cannotTell(fmt.Errorf("%s is a second checkpoint of %q: give the newest", file, origin))
+	}
 	v.held[origin] = text
+	return origin, nil
+}
+
+// printUnused says which checkpoints no log was held against, as of one that is
+// misspelt, or of a log that was given as an excerpt.
+func (v *verification) printUnused() error {
+	for _, origin := range slices.Sorted(maps.Keys(v.held)) {
+		if v.extended[origin] {
+			continue
+		}
+		if err := v.undecided(missing{origin, "checkpoint_unused", "no log of that name was verified whole, to be held against the checkpoint"}); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -192,7 +221,7 @@ func (v *verification) target(ctx context.Context, path string, to *[]reconcile.
 	case strings.HasSuffix(path, proofSuffix):
 		return v.proof(path)
 	case excerpt.Is(path):
-		return v.excerpt(path, 0, to)
+		return v.excerpt(path, path, 0, to)
 	case bundle.Is(path):
 		return v.bundle(ctx, path)
 	}
@@ -220,6 +249,7 @@ func (v *verification) log(dir string) (report tlog.Report, err error) {
 	if report, err = tlog.Verify(dir, key, o); err != nil {
 		return report, cannotTell(err)
 	}
+	v.extended[key.Name()] = true
 	v.bad = v.bad || !report.OK()
 	return report, nil
 }
@@ -252,8 +282,8 @@ func (v *verification) part(dir string) error {
 }
 
 // excerpt verifies part of a log in a file. One that is selected says nothing
-// about what is not in it, so it is held against nothing.
-func (v *verification) excerpt(path string, size uint64, to *[]reconcile.Log) error {
+// about what is not in it, so it is held against nothing. The name is what users know it by.
+func (v *verification) excerpt(path, name string, size uint64, to *[]reconcile.Log) error {
 	origin, checkpoint, _ := excerpt.Of(path)
 	key, err := v.pins.signer(origin, checkpoint)
 	if err != nil {
@@ -271,14 +301,14 @@ func (v *verification) excerpt(path string, size uint64, to *[]reconcile.Log) er
 	if !report.Selected {
 		*to = append(*to, reconcile.Log{Origin: report.Origin, Records: excerpt.Read(path), Size: size})
 	}
-	return v.printExcerpt(path, report)
+	return v.printExcerpt(name, report)
 }
 
-func (v *verification) printExcerpt(path string, report excerpt.Report) error {
+func (v *verification) printExcerpt(name string, report excerpt.Report) error {
 	return v.print(report, func() {
 		switch {
 		case !report.OK():
-			fmt.Fprintf(v.out, "DAMAGED: %s: %s: %s\n", path, report.Code, report.Detail)
+			fmt.Fprintf(v.out, "DAMAGED: %s: %s: %s\n", name, report.Code, report.Detail)
 		case report.Selected:
 			fmt.Fprintf(v.out, "in the log: %d records of %s, selected from %d to %d of %d, root %s\n", report.Records, report.Origin, report.From, report.To, report.TreeSize, report.RootHex)
 		default:
@@ -308,10 +338,13 @@ func (v *verification) bundle(ctx context.Context, path string) error {
 			return err
 		}
 	}
-	for folder, to := range map[string]*[]reconcile.Log{bundleLogs: &v.gateways, bundleRelays: &v.relays} {
-		for _, name := range b.Under(folder) {
+	for _, in := range []struct {
+		folder string
+		to     *[]reconcile.Log
+	}{{bundleLogs, &v.gateways}, {bundleRelays, &v.relays}} {
+		for _, name := range b.Under(in.folder) {
 			size, _ := strconv.ParseUint(b.About[sizeOf(name)], 10, 64) // of a relay's log there is none
-			if err := v.excerpt(b.Path(name), size, to); err != nil {
+			if err := v.excerpt(b.Path(name), path+": "+name, size, in.to); err != nil {
 				return err
 			}
 		}
@@ -356,7 +389,7 @@ func (v *verification) printReport(r tlog.Report) error {
 		}
 		fmt.Fprintf(v.out, "whole: %d records of %s, root %s\n", r.TreeSize, r.Origin, r.RootHex)
 		if r.Decisions+r.Outcomes > 0 {
-			fmt.Fprintf(v.out, "%d decisions, %d outcomes, %d decisions without an outcome yet, %d starts\n", r.Decisions, r.Outcomes, r.Unresolved, r.Boots)
+			fmt.Fprintf(v.out, "%d decisions, %d outcomes (a refusal has none), %d allowed decisions without an outcome yet, %d starts\n", r.Decisions, r.Outcomes, r.Unresolved, r.Boots)
 		}
 	})
 }

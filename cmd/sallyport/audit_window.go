@@ -19,8 +19,8 @@ type window struct {
 
 func (w *window) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&w.sinceText, "since", "", "first time: a date, an RFC 3339 time, or how long ago (36h)")
-	cmd.Flags().StringVar(&w.untilText, "until", "", "time from which on nothing counts, likewise")
-	cmd.Flags().StringVar(&w.monthText, "month", "", "a month of UTC, as 2026-11, instead of the two")
+	cmd.Flags().StringVar(&w.untilText, "until", "", "time from which on nothing counts, given as for --since")
+	cmd.Flags().StringVar(&w.monthText, "month", "", "a month of UTC, as 2026-11, instead of --since and --until")
 	cmd.MarkFlagsMutuallyExclusive("since", "month")
 	cmd.MarkFlagsMutuallyExclusive("until", "month")
 }

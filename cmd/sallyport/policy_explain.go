@@ -93,6 +93,9 @@ func readInput(stdin io.Reader, name string) (text []byte, err error) {
 
 // decided finds the last decision of that id for which policy was asked.
 func decided(dir, id string) (*audit.Record, error) {
+	if _, err := tlog.Origin(dir); err != nil {
+		return nil, err
+	}
 	entries, err := tlog.Find(dir, id, 0)
 	if err != nil {
 		return nil, err
