@@ -148,6 +148,14 @@ func TestPresentedToken(t *testing.T) {
 	}
 }
 
+// As of a request that a client makes by hand, and not one from a server.
+func TestARequestWithoutAURLHoldsNoTokenInIt(t *testing.T) {
+	r := &http.Request{Header: http.Header{"Authorization": {"Bearer abc"}}}
+	if got, err := identity.PresentedToken(r); err != nil || got.Value != "abc" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestDevelopmentPartsKnowProductionByItsAbsence(t *testing.T) {
 	for environment, want := range map[string]error{
 		"demo": nil, "development": nil, "test": nil,

@@ -54,6 +54,66 @@ func TestMemoryForgetsNothingBeforeItsTime(t *testing.T) {
 	})
 }
 
+// Proofs are forgotten ten seconds' worth at a time; one whose time has just
+// ended is remembered, or refused, but never taken twice.
+func TestTheEdgesOfAProofsTime(t *testing.T) {
+	began := time.Unix(1_800_000_000, 0) // where a slot begins
+	for _, c := range []struct {
+		claim      string
+		until, now time.Duration // since began
+		fresh      bool          // whether a proof that was not used before is taken then
+	}{
+		{"its last second", 30 * time.Second, 30 * time.Second, true},
+		{"the end of the slot in which it ended", 30 * time.Second, 49 * time.Second, true},
+		{"the slot after", 30 * time.Second, 50 * time.Second, false},
+		{"a last moment of its slot, in the next", 39 * time.Second, 40 * time.Second, true},
+		{"long after", 30 * time.Second, time.Hour, false},
+	} {
+		now := began
+		m := dpop.NewMemory(0, func() time.Time { return now })
+		spend := func(id byte) bool {
+			first, err := m.Spend(t.Context(), [32]byte{id}, began.Add(c.until))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return first
+		}
+		if !spend(1) {
+			t.Fatalf("%s: the scene is not set", c.claim)
+		}
+		now = began.Add(c.now)
+		if spend(1) {
+			t.Errorf("%s: one proof counted twice", c.claim)
+		}
+		if got := spend(2); got != c.fresh {
+			t.Errorf("%s: a proof that was not used before: %v", c.claim, got)
+		}
+	}
+}
+
+// A clock that is set back brings no proof back with it.
+func TestAProofStaysUsedWhenTheClockGoesBack(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	m := dpop.NewMemory(0, func() time.Time { return now })
+	used := now.Add(time.Minute)
+	spend := func(until time.Time) bool {
+		first, err := m.Spend(t.Context(), [32]byte{1}, until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return first
+	}
+	if !spend(used) {
+		t.Fatal("the scene is not set")
+	}
+	now = now.Add(time.Hour)
+	spend(now.Add(time.Minute)) // forgets what ended
+	now = now.Add(-time.Hour)
+	if spend(used) {
+		t.Error("it was taken again")
+	}
+}
+
 func TestOneOfManyIsFirst(t *testing.T) {
 	m := dpop.NewMemory(0, nil)
 	var firsts atomic.Int32

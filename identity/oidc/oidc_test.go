@@ -259,6 +259,8 @@ func TestHostileTokens(t *testing.T) {
 		{"10 wrong audience", func(d *draft) { d.claims["aud"] = "other" }, nil, "this audience and no other"},
 		{"11 no audience", func(d *draft) { delete(d.claims, "aud") }, nil, "this audience and no other"},
 		{"12 one audience of two", func(d *draft) { d.claims["aud"] = []string{"sallyport", "other"} }, nil, "this audience and no other"},
+		{"13 no issuer", func(d *draft) { delete(d.claims, "iss") }, nil, "not one of ours"},
+		{"13 an issuer that is a list", func(d *draft) { d.claims["iss"] = []string{idp.URL} }, nil, "not one of ours"},
 		{"13 wrong issuer", func(d *draft) { d.claims["iss"] = "https://evil.test" }, nil, "not one of ours"},
 		{"14 azp of another client", func(d *draft) { d.claims["azp"] = "evil" }, nil, "different clients"},
 		{"15 ID token", func(d *draft) { d.header["typ"] = "JWT" }, nil, "not that of an access token"},
@@ -299,6 +301,13 @@ func TestHostileTokens(t *testing.T) {
 		{"41 bound to a DPoP key, and in another way", func(d *draft) {
 			d.claims["cnf"] = object{"jkt": strings.Repeat("A", 43), "jku": "https://evil.test"}
 		}, nil, "unexpected type"},
+		{"41 bound in another way that looks alike", func(d *draft) { d.claims["cnf"] = object{"x5t": strings.Repeat("A", 43)} }, nil, "unexpected type"},
+		{"41 bound to a key, and in another way that looks alike", func(d *draft) {
+			d.claims["cnf"] = object{"jkt": strings.Repeat("A", 43), "x5t": strings.Repeat("A", 43)}
+		}, nil, "unexpected type"},
+		{"41 bound to a key by a number", func(d *draft) { d.claims["cnf"] = object{"jkt": 1} }, nil, "unexpected type"},
+		{"41 bound to a key by null", func(d *draft) { d.claims["cnf"] = object{"jkt": nil} }, nil, "unexpected type"},
+		{"41 bound to a key by a digest of other unused bits", func(d *draft) { d.claims["cnf"] = object{"jkt": strings.Repeat("A", 42) + "B"} }, nil, "unexpected type"},
 		{"41 bound to nothing", func(d *draft) { d.claims["cnf"] = object{} }, nil, "unexpected type"},
 		{"42 alg twice", func(d *draft) { d.rawHeader = insert(d.header, `"alg":"none"`) }, nil, "given twice"},
 		{"43 EdDSA, which is not allowed", func(d *draft) {
@@ -401,6 +410,16 @@ func TestAPrincipalHoldsWhatTheTokenSays(t *testing.T) {
 		{"azp where there is no client_id", func(c object) { delete(c, "client_id"); c["azp"] = "web" }, func(p identity.Principal) bool { return p.ClientID == "web" }},
 		{"an audience as a list of one", func(c object) { c["aud"] = []string{"sallyport"} }, func(p identity.Principal) bool { return p.Subject == "alice" }},
 		{"a fraction of a second", func(c object) { c["exp"] = float64(time.Now().Unix()) + 60.5 }, func(p identity.Principal) bool { return p.Expires.Nanosecond() != 0 }},
+		{"a client by Auth0's spelling of itself", func(c object) { c["sub"] = "app@clients" }, func(p identity.Principal) bool { return p.Kind == identity.Workload }},
+		{"a subject that is spelt like a client's, of no client", func(c object) { c["sub"] = "@clients"; delete(c, "client_id") }, func(p identity.Principal) bool { return p.Kind == identity.Human }},
+		{"client_id where azp says the same", func(c object) { c["azp"] = "app" }, func(p identity.Principal) bool { return p.ClientID == "app" }},
+		{"scopes in both forms", func(c object) { c["scp"] = []string{"embeddings"} }, func(p identity.Principal) bool { return strings.Join(p.Scopes, "|") == "chat|models|embeddings" }},
+		{"no binding", func(object) {}, func(p identity.Principal) bool { return p.Bound == identity.Binding{} }},
+		{"both bindings", func(c object) {
+			c["cnf"] = object{"x5t#S256": strings.Repeat("A", 43), "jkt": strings.Repeat("B", 42) + "A"}
+		}, func(p identity.Principal) bool {
+			return p.Bound == identity.Binding{Certificate: strings.Repeat("A", 43), Key: strings.Repeat("B", 42) + "A"}
+		}},
 		{"a chain, user first and present actor last", func(c object) { c["act"] = actors("sub-agent", "agent") }, func(p identity.Principal) bool {
 			return slices.Equal(p.Chain, []identity.Actor{
 				{Type: "user", Subject: "alice", Issuer: idp.URL}, {Type: "agent", Subject: "agent", Issuer: idp.URL}, {Type: "agent", Subject: "sub-agent", Issuer: idp.URL},

@@ -4,9 +4,33 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/sallyport-ai/sallyport/identity/jws"
 )
+
+func TestTheEdgesOfATokensTimes(t *testing.T) {
+	at := func(seconds int) time.Time {
+		return time.Unix(1_800_000_000, 0).Add(time.Duration(seconds) * time.Second)
+	}
+	const slack = int(leeway / time.Second)
+	for _, c := range []struct {
+		claim string
+		times times
+		ok    bool
+	}{
+		{"it ends now and the leeway ago", times{issued: at(-100), expires: at(-slack)}, false},
+		{"it ends a second later", times{issued: at(-100), expires: at(-slack + 1)}, true},
+		{"it begins as far ahead as clocks disagree", times{issued: at(-100), notBefore: at(slack), expires: at(100)}, true},
+		{"it begins a second later", times{issued: at(-100), notBefore: at(slack + 1), expires: at(100)}, false},
+		{"it was issued as far ahead as clocks disagree", times{issued: at(slack), expires: at(100)}, true},
+		{"it was issued a second later", times{issued: at(slack + 1), expires: at(100)}, false},
+	} {
+		if err := c.times.check(at(0)); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.claim, err)
+		}
+	}
+}
 
 // What parse accepts, a lax reader reads alike: encoding/json compares names
 // without case and takes the last of several, as many upstreams do.

@@ -1,9 +1,11 @@
 package revocation_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -259,6 +261,142 @@ func TestARegisterStartsWithItsSourceOrNotAtAll(t *testing.T) {
 	many := make([]revocation.Entry, revocation.MaxEntries+1)
 	if _, err := revocation.NewRegister(t.Context(), revocation.Config{Source: &place{entries: many}}); err == nil {
 		t.Error("took any number of entries")
+	}
+	if _, err := revocation.NewRegister(t.Context(), revocation.Config{Source: &place{entries: many[1:]}}); err != nil {
+		t.Errorf("as many as there may be: %v", err)
+	}
+}
+
+func TestAnOutageIsLoggedOnceAndSoIsItsEnd(t *testing.T) {
+	var log strings.Builder
+	p := &place{}
+	r, err := revocation.NewRegister(t.Context(), revocation.Config{
+		Source: p, Clock: func() time.Time { return noon }, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	down := errors.New("no answer")
+	for _, step := range []struct {
+		claim string
+		ctx   context.Context
+		err   error
+		said  string // "": nothing
+	}{
+		{"it answers", t.Context(), nil, ""},
+		{"it answers no more", t.Context(), down, "cannot be read"},
+		{"it still does not", t.Context(), down, ""},
+		{"it answers again", t.Context(), nil, "can be read again"},
+		{"it still does", t.Context(), nil, ""},
+		{"nobody waits for the answer", stopped, down, ""},
+	} {
+		log.Reset()
+		p.set(step.err)
+		if err := r.Look(step.ctx); (err == nil) != (step.err == nil) {
+			t.Errorf("%s: %v", step.claim, err)
+		}
+		if said := log.String(); !strings.Contains(said, step.said) || (step.said == "") != (said == "") || strings.Count(said, "\n") > 1 {
+			t.Errorf("%s: logged %q", step.claim, said)
+		}
+	}
+}
+
+func TestAnEntryIsDecodedOnlyIfItIsOneThatNewMakes(t *testing.T) {
+	made := entry(t, revocation.Entry{Tenant: "acme", Subject: "alice"})
+	change := func(f func(*revocation.Entry)) string {
+		e := made
+		f(&e)
+		text, err := e.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	good := change(func(*revocation.Entry) {})
+	for _, c := range []struct {
+		claim, text string
+		ok          bool
+	}{
+		{"as it was made", good, true},
+		{"one that does not say when it was made", change(func(e *revocation.Entry) { e.Made = time.Time{} }), false},
+		{"one that does not say until when", change(func(e *revocation.Entry) { e.Before = time.Time{}; e.ID = e.Digest() }), false},
+		{"the ID of another", change(func(e *revocation.Entry) { e.Subject = "bob" }), false},
+		{"a reason with a line break", change(func(e *revocation.Entry) { e.Reason = "a\nb" }), false},
+		{"a member more", strings.TrimSuffix(good, "}") + `,"class":"chat"}`, false},
+		{"a reason that is no text", strings.TrimSuffix(good, "}") + `,"reason":1}`, false},
+		{"text after it", good + "{}", false},
+	} {
+		if got, err := revocation.Decode([]byte(c.text)); (err == nil) != c.ok {
+			t.Errorf("%s: %+v, %v", c.claim, got, err)
+		}
+	}
+}
+
+func TestTheEdgesOfTheTimeThatAnEntryNames(t *testing.T) {
+	for _, c := range []struct {
+		claim  string
+		before time.Duration // from now
+		ok     bool
+	}{
+		{"a minute ahead, as clocks disagree", time.Minute, true},
+		{"more than that", time.Minute + time.Second, false},
+		{"tokens of which the last ends now", -revocation.Kept, true},
+		{"tokens of which the last has ended", -revocation.Kept - time.Second, false},
+	} {
+		if made, err := revocation.New(revocation.Entry{Tenant: "acme", Before: noon.Add(c.before)}, noon); (err == nil) != c.ok {
+			t.Errorf("%s: %+v, %v", c.claim, made, err)
+		}
+	}
+}
+
+func TestAFileIsReadWithinItsBounds(t *testing.T) {
+	const most = 32 << 20
+	path := filepath.Join(t.TempDir(), "revocations")
+	for _, c := range []struct {
+		claim, reason string
+		size          int64
+	}{
+		{"no entries", "", 0},
+		{"as long as may be, and no entries", "has no end", most},
+		{"a byte more", "longer than", most + 1},
+	} {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(path, c.size); err != nil {
+			t.Fatal(err)
+		}
+		all, err := revocation.File(path).Read(t.Context())
+		if len(all) != 0 || (err == nil) != (c.reason == "") || err != nil && !strings.Contains(err.Error(), c.reason) {
+			t.Errorf("%s: %d entries, %v", c.claim, len(all), err)
+		}
+	}
+}
+
+func TestAFullFileTakesNoMore(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "revocations")
+	made := make([]revocation.Entry, revocation.MaxEntries)
+	var text bytes.Buffer
+	for i := range made {
+		made[i] = entry(t, revocation.Entry{Tenant: "acme", TokenID: fmt.Sprint(i)})
+		line, err := made[i].Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(append(line, '\n'))
+	}
+	if err := os.WriteFile(path, text.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	more := entry(t, revocation.Entry{Tenant: "acme"})
+	if err := revocation.Revoke(path, more, noon); err == nil || !strings.Contains(err.Error(), "is full") {
+		t.Errorf("one more: %v", err)
+	}
+	if err := revocation.Revoke(path, made[0], noon); err != nil {
+		t.Errorf("one that is there already: %v", err)
 	}
 }
 

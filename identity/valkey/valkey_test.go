@@ -246,6 +246,66 @@ func TestACallerThatLeavesIsNotTheServersSilence(t *testing.T) {
 	}
 }
 
+// What can be done without is not asked for while it is down; what cannot is.
+func TestAServerThatIsDownIsLeftAloneByThoseWhoCanDoWithout(t *testing.T) {
+	dir, err := os.MkdirTemp("", "vk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			asked.Add(1)
+			c.Close()
+		}
+	})
+	defer serving.Wait()
+	defer l.Close()
+	const proofs = 20
+	spend := func(whenDown string) (asks int32, took time.Duration) {
+		store, err := valkey.New(valkey.Config{URL: "unix://" + filepath.Join(dir, "s"), WhenDown: whenDown, Timeout: 2 * time.Second}, valkey.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		before, began := asked.Load(), time.Now()
+		for i := range proofs {
+			first, err := store.Spend(t.Context(), proof(fmt.Sprint(i)), time.Now().Add(time.Minute))
+			if first != (whenDown == "local") || (err == nil) != first {
+				t.Errorf("%s: %v, %v", whenDown, first, err)
+			}
+		}
+		return asked.Load() - before, time.Since(began)
+	}
+	if asks, took := spend("local"); asks < 1 || time.Duration(asks) > 1+took/time.Second {
+		t.Errorf("local: asked %d times for %d proofs in %v", asks, proofs, took)
+	}
+	if asks, _ := spend("deny"); asks < proofs {
+		t.Errorf("deny: asked %d times for %d proofs", asks, proofs)
+	}
+}
+
+func TestATimeoutThatIsNotSetIsShortAndNotNone(t *testing.T) {
+	s := newServer(t)
+	store := open(t, s, "", nil, func(c *valkey.Config) { c.Timeout = 0 })
+	if !eventually(func() bool {
+		first, err := store.Spend(t.Context(), proof(fmt.Sprint(time.Now().UnixNano())), time.Now().Add(time.Minute))
+		return first && err == nil
+	}) {
+		t.Errorf("no answer in the time there is: %v", store.Err())
+	}
+}
+
 func eventually(ok func() bool) bool {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if ok() {
@@ -330,6 +390,75 @@ func TestAnEntryThatIsNoneFailsTheRead(t *testing.T) {
 	}
 }
 
+func TestEntriesAreReadAgainWhenTheEpochSaysSo(t *testing.T) {
+	s := newServer(t)
+	gateway, operator := open(t, s, "", nil), open(t, s, "", nil)
+	first := withdraw(t, revocation.Entry{Tenant: "acme"})
+	if err := operator.Revoke(t.Context(), first, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	read := func() int {
+		t.Helper()
+		all, err := gateway.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	if n := read(); n != 1 {
+		t.Fatalf("%d entries", n)
+	}
+	if err := exec.Command("redis-cli", "-s", s.socket(), "hdel", "sallyport:revocations", first.ID).Run(); err != nil {
+		t.Skipf("needs redis-cli: %v", err)
+	}
+	if n := read(); n != 1 {
+		t.Errorf("read again though nothing says that they changed: %d entries", n)
+	}
+	second := withdraw(t, revocation.Entry{Tenant: "globex"})
+	if err := operator.Revoke(t.Context(), second, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := gateway.Read(t.Context()); err != nil || len(all) != 1 || all[0].ID != second.ID {
+		t.Errorf("after a change: %+v, %v", all, err)
+	}
+	// The time of the last read counts too, for a server that came back with an
+	// epoch of before.
+	if err := exec.Command("redis-cli", "-s", s.socket(), "hdel", "sallyport:revocations", second.ID).Run(); err != nil {
+		t.Fatal(err)
+	}
+	gateway.Age(31 * time.Second)
+	if n := read(); n != 0 {
+		t.Errorf("after half a minute: %d entries", n)
+	}
+}
+
+func TestWhatHasEndedIsDroppedAndTheRestIsBounded(t *testing.T) {
+	s := newServer(t)
+	store := open(t, s, "", nil, func(c *valkey.Config) { c.Timeout = 5 * time.Second })
+	now := time.Now()
+	ended := make([]revocation.Entry, 3)
+	for i := range ended {
+		ended[i] = withdraw(t, revocation.Entry{Tenant: fmt.Sprint("ended", i), Before: now.Add(-revocation.Kept + time.Minute)})
+	}
+	lasting := make([]revocation.Entry, revocation.MaxEntries-1)
+	for i := range lasting {
+		lasting[i] = withdraw(t, revocation.Entry{Tenant: "acme", TokenID: fmt.Sprint(i)})
+	}
+	if err := store.Restore(t.Context(), append(ended, lasting...)); err != nil {
+		t.Fatal(err)
+	}
+	later := now.Add(time.Hour)
+	if err := store.Revoke(t.Context(), withdraw(t, revocation.Entry{Tenant: "globex"}), later); err != nil {
+		t.Fatalf("the last that there is room for: %v", err)
+	}
+	if all, err := store.Read(t.Context()); err != nil || len(all) != revocation.MaxEntries || slices.ContainsFunc(all, func(e revocation.Entry) bool { return e.Ended(later) }) {
+		t.Errorf("%d entries, %v", len(all), err)
+	}
+	if err := store.Revoke(t.Context(), withdraw(t, revocation.Entry{Tenant: "initech"}), later); err == nil {
+		t.Error("one more was taken")
+	}
+}
+
 func TestAPasswordIsAskedFor(t *testing.T) {
 	s := newServer(t, "--requirepass", "sesame")
 	file := filepath.Join(s.dir, "password")
@@ -348,7 +477,23 @@ func TestAPasswordIsAskedFor(t *testing.T) {
 
 func TestAMalformedConfigurationIsRefused(t *testing.T) {
 	good := valkey.Config{URL: "rediss://valkey.test:6379/0"}
-	if err := good.Check(); err != nil {
+	for claim, change := range map[string]func(*valkey.Config){
+		"TLS to a name":             func(*valkey.Config) {},
+		"plain text to loopback":    func(c *valkey.Config) { c.URL = "redis://127.0.0.1:6379" },
+		"plain text to loopback, 6": func(c *valkey.Config) { c.URL = "redis://[::1]:6379/3" },
+		"a socket":                  func(c *valkey.Config) { c.URL = "unix:///run/valkey.sock" },
+		"the longest timeout":       func(c *valkey.Config) { c.Timeout = 5 * time.Second },
+		"deny":                      func(c *valkey.Config) { c.WhenDown = "deny" },
+		"local":                     func(c *valkey.Config) { c.WhenDown = "local" },
+	} {
+		config := good
+		change(&config)
+		if err := config.Check(); err != nil {
+			t.Errorf("%s: %v", claim, err)
+		}
+	}
+	hollow := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(hollow, []byte("none"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for claim, change := range map[string]func(*valkey.Config){
@@ -358,6 +503,12 @@ func TestAMalformedConfigurationIsRefused(t *testing.T) {
 		"plain text over a network":    func(c *valkey.Config) { c.URL = "redis://10.0.0.1:6379" },
 		"a password in the URL":        func(c *valkey.Config) { c.URL = "rediss://:sesame@valkey.test:6379" },
 		"options in the URL":           func(c *valkey.Config) { c.URL = "rediss://valkey.test:6379?skip_verify=true" },
+		"a fragment in the URL":        func(c *valkey.Config) { c.URL = "rediss://valkey.test:6379#a" },
+		"TLS to nobody":                func(c *valkey.Config) { c.URL = "rediss:///0" },
+		"a socket of another host":     func(c *valkey.Config) { c.URL = "unix://valkey.test/run/valkey.sock" },
+		"a socket by a relative path":  func(c *valkey.Config) { c.URL = "unix:valkey.sock" },
+		"a timeout a little too long":  func(c *valkey.Config) { c.Timeout = 5*time.Second + 1 },
+		"authorities that are none":    func(c *valkey.Config) { c.CAFile = hollow },
 		"no such database":             func(c *valkey.Config) { c.URL = "rediss://valkey.test:6379/x" },
 		"a timeout of minutes":         func(c *valkey.Config) { c.Timeout = time.Minute },
 		"a negative timeout":           func(c *valkey.Config) { c.Timeout = -1 },
