@@ -18,7 +18,9 @@ import (
 
 const (
 	heartbeatEvery = time.Second
-	loadEvery      = 100 * time.Millisecond
+	// loadEvery is how often a gateway is told of the load, which is all that it
+	// knows of the work of others.
+	loadEvery = 50 * time.Millisecond
 	// leaveGrace is how long a subscriber that fell behind may take to read
 	// what is under way.
 	leaveGrace = 500 * time.Millisecond

@@ -19,6 +19,7 @@ import (
 	"github.com/sallyport-ai/sallyport/routing/kvevents"
 	"github.com/sallyport-ai/sallyport/routing/residency"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
+	"github.com/sallyport-ai/sallyport/routing/ticket"
 )
 
 // cpu is the time that the process has worked.
@@ -173,7 +174,8 @@ func TestTenGateways(t *testing.T) {
 }
 
 // BenchmarkTenGateways is a relay of 100,000 blocks that tells ten gateways,
-// which are another process, of 3,000 block changes a second. What it costs is
+// which are another process, of 3,000 block changes a second, and of a load that
+// each of the 60 requests a second behind them changes. What it costs is
 // the time that this process worked, all told: the mirror, ids in ten keys,
 // frames, TLS, and what the benchmark itself does to make the changes.
 func BenchmarkTenGateways(b *testing.B) {
@@ -207,6 +209,17 @@ func BenchmarkTenGateways(b *testing.B) {
 	for said.Scan() && said.Text() != "watching" {
 	}
 	k := 0
+	var atWork []*work
+	request := func() { // one begins, and one of the 32 before it ends
+		now := time.Now()
+		wk := newWork(&ticket.Ticket{Tokens: 400}, 2000, true, now)
+		w.relay.load.start(gatewayLog{"another", "log"}, uint64(k+1), wk)
+		if atWork = append(atWork, wk); len(atWork) > 32 {
+			w.relay.load.answer(atWork[16])
+			w.relay.load.end(atWork[0])
+			atWork = atWork[1:]
+		}
+	}
 	for b.Loop() {
 		before := cpu(b)
 		began, ops := time.Now(), 0
@@ -219,6 +232,7 @@ func BenchmarkTenGateways(b *testing.B) {
 			w.relay.hub.update(0, func(s *stream) {
 				s.m.apply(batchOf(gone16(uint64(out+1), seqDown(25)...), evs[in]))
 			})
+			request()
 			k++
 			ops += 50
 		}

@@ -18,8 +18,8 @@ type choice struct {
 	make   func(w *world) (strategy, traits)
 }
 
-// Reports come as often as relays send them, and as often as llm-d and the
-// inference extension scrape.
+// Reports come half as often as relays send them, which is how the figures in
+// docs/lab.md were found, and as often as llm-d and the inference extension scrape.
 const (
 	relayEvery  = 100 * ms
 	scrapeEvery = 50 * ms
