@@ -65,7 +65,12 @@ func (p *pins) of(dir string) (note.Verifier, error) {
 	}
 	origin, err := tlog.Origin(dir)
 	if err != nil {
-		return nil, cannotTell(err)
+		// A log whose records are gone may still say how many there were.
+		text, _, lost := tlog.Published(dir)
+		if lost != nil {
+			return nil, cannotTell(err)
+		}
+		origin, _, _ = strings.Cut(string(text), "\n")
 	}
 	return p.named(origin)
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/sallyport-ai/sallyport/audit"
@@ -54,6 +56,14 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 		runKeys(t, append([]string{"audit"}, args...)...)
 	}
 	key, other := at("a.key.pub"), at("b.key.pub")
+	if err := os.CopyFS(at("wiped"), os.DirFS(at("a"))); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 { // the segment in use and the one prepared
+		if err := os.Remove(filepath.Join(at("wiped"), "wal", fmt.Sprintf("%08d", i))); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		claim string
 		want  int
@@ -67,6 +77,8 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 		{"a label that there is not", 2, []string{"query", at("a"), "--label", "restrickted"}},
 		{"a class that there is not", 2, []string{"query", at("a"), "--class", "chats"}},
 		{"a kind that there is not", 2, []string{"export", at("a"), "--kind", "decisions", "--out", at("x")}},
+		{"a log whose segments are gone", 1, []string{"verify", at("wiped"), "--key", key}},
+		{"a query of a log whose segments are gone", 2, []string{"query", at("wiped")}},
 		{"a checkpoint of the log", 0, []string{"verify", at("a"), "--key", key, "--checkpoint", at("a/checkpoint")}},
 		{"a checkpoint of another log", 2, []string{"verify", at("a"), "--key", key, "--checkpoint", at("b/checkpoint")}},
 		{"what is no checkpoint", 2, []string{"verify", at("a"), "--key", key, "--checkpoint", key}},
@@ -83,6 +95,63 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 	} {
 		if code := run(t.Context(), append([]string{"audit"}, c.args...)); code != c.want {
 			t.Errorf("%s: exit %d, want %d", c.claim, code, c.want)
+		}
+	}
+}
+
+func TestWrongArgumentsAreNoAnswer(t *testing.T) {
+	dir := t.TempDir()
+	nothing := filepath.Join(dir, "nothing")
+	config := filepath.Join(dir, "gateway.yaml")
+	if err := os.WriteFile(config, []byte("environment: demo\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		want int
+		args []string
+	}{
+		{2, []string{"serve", "--check", "--config", nothing}},
+		{1, []string{"serve", "--check", "--config", config}},
+		{2, []string{"relay", "--check", "--config", nothing}},
+		{1, []string{"relay", "--check", "--config", config}},
+		{2, []string{"tokens", "list", "--config", nothing}},
+		{2, []string{"tokens", "revoke", "--config", nothing, "--tenant", "acme"}},
+		{2, []string{"tokens", "revoke", "--config", config, "--subject", "alice"}},
+		{2, []string{"policy", "test", nothing}},
+		{2, []string{"policy", "test", config}},
+		{2, []string{"policy", "explain", "--record", nothing, "0198c0de-0000-7000-8000-000000000000"}},
+		{2, []string{"lab", "--seeds", "0"}},
+		{2, []string{"lab", "--replicas", "0"}},
+		{2, []string{"lab", "--requests", "-1"}},
+	} {
+		if code := run(t.Context(), c.args); code != c.want {
+			t.Errorf("%v: exit %d, want %d", c.args, code, c.want)
+		}
+	}
+}
+
+func TestAListOfKeysIsOneObjectALine(t *testing.T) {
+	dir := t.TempDir()
+	store, pepper := filepath.Join(dir, "keys"), filepath.Join(dir, "pepper")
+	runKeys(t, "keys", "pepper", "--out", pepper)
+	for _, who := range []string{"a", "b"} {
+		runKeys(t, "keys", "new", "--store", store, "--pepper", pepper, "--tenant", "acme", "--subject", who)
+	}
+	cmd := commands()
+	var out strings.Builder
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"keys", "list", "--store", store, "--json"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 2 {
+		t.Fatalf("%d lines for two keys: %s", len(lines), out.String())
+	}
+	for i, line := range lines {
+		var key shownKey
+		if err := json.Unmarshal([]byte(line), &key); err != nil || key.Subject != []string{"a", "b"}[i] {
+			t.Errorf("line %d is %s: %v", i, line, err)
 		}
 	}
 }

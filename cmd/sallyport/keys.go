@@ -12,7 +12,7 @@ import (
 )
 
 func keysCommand() *cobra.Command {
-	cmd := commandGroup("keys", "Make keys")
+	cmd := commandGroup("keys", "Make, list, revoke and destroy keys")
 	cmd.AddCommand(keysNewCommand(), keysListCommand(), keysRevokeCommand(), keysPepperCommand(), keysLogCommand(), keysMACCommand())
 	return cmd
 }

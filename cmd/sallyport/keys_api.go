@@ -117,13 +117,13 @@ func keysListCommand() *cobra.Command {
 				keys[i] = show(r)
 			}
 			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(keys)
+				return printObjects(cmd.OutOrStdout(), keys)
 			}
 			return printKeys(cmd.OutOrStdout(), keys)
 		},
 	}
 	cmd.Flags().StringVar(&store, "store", "", "the store")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, one object a line")
 	return cmd
 }
 
@@ -186,6 +186,17 @@ func show(r *apikey.Record) shownKey {
 		ID: r.ID, Tenant: r.Tenant, Subject: r.Subject, Kind: string(r.Kind), Client: r.Client, Scopes: r.Scopes, Label: r.Label,
 		State: string(r.State(time.Now())), Created: r.Created, Expires: r.Expires, Revoked: r.Revoked,
 	}
+}
+
+// printObjects prints a list as one JSON object a line.
+func printObjects[T any](to io.Writer, list []T) error {
+	enc := json.NewEncoder(to)
+	for _, v := range list {
+		if err := enc.Encode(v); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func printKeys(to io.Writer, keys []shownKey) error {

@@ -57,6 +57,14 @@ func labCommand() *cobra.Command {
 }
 
 func runLab(cmd *cobra.Command, f *labFlags) error {
+	for _, flag := range []string{"replicas", "gateways", "seeds", "oracle-requests", "oracle-seeds", "tune-requests"} {
+		if n, err := cmd.Flags().GetInt(flag); err != nil || n < 1 { // 0 would be the default
+			return fmt.Errorf("--%s: want at least 1, got %d", flag, n)
+		}
+	}
+	if f.requests < 0 {
+		return fmt.Errorf("--requests: want 0 or more, got %d", f.requests)
+	}
 	faults, err := lab.ParseFaults(f.faults)
 	if err != nil {
 		return err

@@ -84,6 +84,12 @@ func policyTestCommand() *cobra.Command {
 
 func bundleLayers(args []string) ([]fs.FS, error) {
 	if len(args) == 1 {
+		switch info, err := os.Stat(args[0]); {
+		case err != nil:
+			return nil, err
+		case !info.IsDir():
+			return nil, fmt.Errorf("%s is no directory; `sallyport policy check` runs the tests of a tarball", args[0])
+		}
 		return []fs.FS{os.DirFS(args[0])}, nil
 	}
 	demo, err := policies.Demo()

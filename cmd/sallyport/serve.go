@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 
 	"github.com/spf13/cobra"
@@ -16,6 +18,9 @@ func serveCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadGateway(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 			if err != nil {
 				return &exitError{exitBad, err}
 			}
@@ -48,6 +53,9 @@ func relayCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadRelay(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 			if err != nil {
 				return &exitError{exitBad, err}
 			}

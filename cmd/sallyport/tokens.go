@@ -51,7 +51,7 @@ func tokensRevokeCommand() *cobra.Command {
 			}
 			entry, err := revocation.New(e, now)
 			if err != nil {
-				return &exitError{exitBad, err}
+				return err
 			}
 			if err := revoke(cmd.Context(), config, entry, now); err != nil {
 				return err
@@ -82,7 +82,7 @@ func revocations(config string) (*valkey.Store, revocation.File, error) {
 	cfg, err := loadGateway(config)
 	switch {
 	case err != nil:
-		return nil, "", &exitError{exitBad, err}
+		return nil, "", err
 	case cfg.Identity.Valkey.URL != "":
 		shared := cfg.Identity.Valkey
 		shared.WhenDown, shared.Timeout = "deny", max(shared.Timeout, time.Second)
@@ -91,7 +91,7 @@ func revocations(config string) (*valkey.Store, revocation.File, error) {
 	case cfg.Identity.Revocations.File != "":
 		return nil, revocation.File(cfg.Identity.Revocations.File), nil
 	}
-	return nil, "", &exitError{exitBad, errors.New("the configuration has neither identity.valkey nor identity.revocations: no gateway would hear of it")}
+	return nil, "", errors.New("the configuration has neither identity.valkey nor identity.revocations: no gateway would hear of it")
 }
 
 func revoke(ctx context.Context, config string, e revocation.Entry, now time.Time) error {
@@ -135,7 +135,7 @@ func tokensListCommand() *cobra.Command {
 				}
 			}
 			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(entries)
+				return printObjects(cmd.OutOrStdout(), entries)
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintln(w, "ID\tISSUED UNTIL\tISSUER\tTENANT\tSUBJECT\tCLIENT\tJTI\tBY\tREASON")
@@ -146,6 +146,6 @@ func tokensListCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&config, "config", "sallyport.yaml", "configuration file of a gateway")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, one object a line")
 	return cmd
 }
