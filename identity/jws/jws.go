@@ -170,11 +170,8 @@ func (h *Header) read(members map[string]jsontext.Value) error {
 		if !ok {
 			continue
 		}
-		if value.Kind() != '"' {
-			return errUnexpectedType
-		}
 		var err error
-		if *p.into, err = unquote(value); err != nil {
+		if *p.into, err = unquote(value); err != nil { // no string
 			return errUnexpectedType
 		}
 	}

@@ -40,7 +40,7 @@ func newIssuerKeys(ids ...string) *issuerKeys {
 		},
 		algorithms: []string{"EdDSA"},
 		clock:      func() time.Time { return k.now },
-		log:        slog.New(slog.NewTextHandler(&k.log, nil)),
+		log:        slog.New(slog.NewTextHandler(&k.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		allowance:  rate.NewLimiter(rate.Every(missEvery), missBurst),
 		misses:     make(map[string]time.Time),
 	}
@@ -174,7 +174,7 @@ func TestACallerThatLeavesDoesNotEndTheFetch(t *testing.T) {
 		}
 		close(answer)
 		synctest.Wait()
-		if !k.has(t, "a") {
+		if _, ok := k.lookUp("a"); !ok {
 			t.Error("the fetch ended with the caller")
 		}
 	})
@@ -299,6 +299,17 @@ func TestWhichAddressesAreSecure(t *testing.T) {
 		if err := requireSecure(address); (err == nil) != ok {
 			t.Errorf("%q: %v", address, err)
 		}
+	}
+}
+
+func TestKeysThatAreNotUsedAreNamed(t *testing.T) {
+	k := newIssuerKeys("a")
+	if err := k.refresh(t.Context()); err != nil || k.log.Len() != 0 {
+		t.Errorf("all are used: %v, logged %q", err, k.log.String())
+	}
+	k.ids = []string{"a", "b c"}
+	if err := k.refresh(t.Context()); err != nil || !strings.Contains(k.log.String(), "b c") {
+		t.Errorf("one is not: %v, logged %q", err, k.log.String())
 	}
 }
 

@@ -434,6 +434,8 @@ func TestAFileIsReadWholeOrNotAtAll(t *testing.T) {
 		}
 		if got, err := revocation.File(path).Read(t.Context()); err == nil {
 			t.Errorf("%s was read as %+v", claim, got)
+		} else if claim == "an empty line" && !strings.Contains(err.Error(), path+":3: ") {
+			t.Errorf("%s: it is not said which: %v", claim, err)
 		}
 		if err := revocation.Revoke(path, first, noon); err == nil {
 			t.Errorf("%s was written over", claim)

@@ -2,9 +2,15 @@ package valkey_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -472,6 +478,67 @@ func TestAPasswordIsAskedFor(t *testing.T) {
 	}
 	if _, err := open(t, s, "", nil).Spend(t.Context(), proof("b"), until); err == nil {
 		t.Error("without it: answered")
+	}
+}
+
+// newTLSServer is one that is asked over TLS too, at a port of 127.0.0.1. Its
+// certificate is in the file ca.
+func newTLSServer(tb testing.TB) (port int, ca string) {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dir := tb.TempDir()
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			tb.Fatal(err)
+		}
+		return path
+	}
+	ca, secret := write("ca.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", private)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	port = l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	newServer(tb, "--bind", "127.0.0.1", "--tls-port", fmt.Sprint(port), "--tls-auth-clients", "no",
+		"--tls-cert-file", ca, "--tls-key-file", secret, "--tls-ca-cert-file", ca)
+	return port, ca
+}
+
+func TestAServerOverTLSMustBeWhoItSays(t *testing.T) {
+	port, ca := newTLSServer(t)
+	for _, c := range []struct {
+		claim, host, ca string
+		ok              bool
+	}{
+		{"the server by our authority", "127.0.0.1", ca, true},
+		{"the server by an authority that is not ours", "127.0.0.1", "", false},
+		{"another name", "localhost", ca, false},
+	} {
+		store, err := valkey.New(valkey.Config{URL: fmt.Sprintf("rediss://%s:%d", c.host, port), CAFile: c.ca, Timeout: 5 * time.Second}, valkey.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Spend(t.Context(), proof(c.claim), time.Now().Add(time.Minute)); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.claim, err)
+		}
+		store.Close()
 	}
 }
 
