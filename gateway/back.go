@@ -182,7 +182,7 @@ func (x *exchange) await(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-x.g.withdrawn.rung():
+	case <-x.withdrawn:
 		return x.reauthenticate(ctx)
 	case <-due:
 		return x.stillAllowed(ctx)

@@ -32,6 +32,7 @@ type exchange struct {
 	snap  *policy.Snapshot
 
 	// who
+	withdrawn    <-chan struct{} // closed once credentials were withdrawn since the caller was last asked for
 	principal    identity.Principal
 	registration policy.Registration   // zero where the caller has none
 	client       policy.Registration   // of the client of its token, where that is another

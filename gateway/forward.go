@@ -34,7 +34,7 @@ func (x *exchange) recheck(ctx context.Context) error {
 	if x.expired(time.Now()) {
 		return errExpired
 	}
-	if time.Since(x.began) > trustFor {
+	if time.Since(x.began) > trustFor || closed(x.withdrawn) {
 		if err := x.reauthenticate(ctx); err != nil {
 			return err
 		}
@@ -53,6 +53,15 @@ func (x *exchange) recheck(ctx context.Context) error {
 	}
 	x.weigh()
 	return x.may(ctx)
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // expired reports whether the caller's credential has run out.

@@ -213,8 +213,9 @@ func standings(prompts map[string]*prompt.Memory, before *Live) map[string]*prom
 	return out
 }
 
-// Reauthenticate asks at once for the caller of every stream again, for when
-// credentials were withdrawn. Other requests ask before they are forwarded.
+// Reauthenticate asks for the caller of every request again, for when credentials
+// were withdrawn: at once where it streams, of others before they are forwarded
+// and, once more, as soon as they stream.
 func (g *Gateway) Reauthenticate() { g.withdrawn.ring() }
 
 // Handler serves the public routes: those of [wire.Operations] and the metadata

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -237,6 +238,31 @@ func TestAStreamEndsWithItsCredential(t *testing.T) {
 				t.Errorf("ended %s after %v, with %s", outcome.Status, time.Since(began), a.body[max(0, len(a.body)-300):])
 			}
 		})
+	}
+}
+
+// An engine may take long to begin. Who lost a credential meanwhile gets nothing
+// of the answer but what passes before that is found out.
+func TestATokenRevokedBeforeTheStreamBeginsEndsIt(t *testing.T) {
+	var revoked atomic.Bool
+	s := serve(t, func(cfg *Config) {
+		cfg.Live.Identity.Revoked = func(identity.Principal, string) error {
+			if revoked.Load() {
+				return identity.ErrBadCredential
+			}
+			return nil
+		}
+	})
+	mark, rest := s.newMark(), trickle(10*time.Second)
+	s.engine.on(mark, func(w http.ResponseWriter, r *http.Request, c call, pass func()) {
+		revoked.Store(true)
+		s.g.Reauthenticate()
+		rest(w, r, c, pass)
+	})
+	a := s.post("acme", chat(mark, streamed))
+	_, outcome := s.lone(a)
+	if strings.Contains(a.body, "[DONE]") || outcome.Reason != "bad_credential" {
+		t.Errorf("reason %q, answered %s", outcome.Reason, a.body[max(0, len(a.body)-300):])
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 func (x *exchange) who(ctx context.Context) error {
 	chain := x.live.Identity
 	chain.TenantOf = x.tenantOf
+	x.withdrawn = x.g.withdrawn.rung()
 	p, err := chain.Authenticate(ctx, x.r)
 	if err != nil {
 		return err
@@ -36,6 +37,7 @@ func (x *exchange) who(ctx context.Context) error {
 func (x *exchange) reauthenticate(ctx context.Context) error {
 	chain := x.g.live.Load().Identity
 	chain.TenantOf = x.tenantOf
+	x.withdrawn = x.g.withdrawn.rung() // before asking, so that nothing after it is missed
 	p, err := chain.Again(ctx, x.r, x.principal)
 	switch was := x.principal; {
 	case err != nil:
