@@ -17,9 +17,8 @@ import (
 var ErrNotRecorded = errors.New("not all that the placement rested on is recorded")
 
 // Recompute makes the placement of a recorded decision again, from what the
-// record holds. It is the inverse of what writes the record: see
-// recordOf. The error wraps [ErrNotRecorded] where that is not
-// enough.
+// record holds. It is the inverse of recordOf. The error wraps [ErrNotRecorded]
+// where that is not enough.
 func Recompute(rec *audit.Record) (routing.Placement, error) {
 	p := rec.Placement
 	switch {

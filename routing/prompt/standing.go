@@ -42,8 +42,8 @@ const (
 // were those of its engines. It moves a level down when, of the last 200
 // observations at that level, at least 5 and more than 2 % were mismatches, and
 // a level up after 50 matches in a row, one of which at least was of the ids
-// themselves: prompts of one length may differ. The zero value is ready, and safe for
-// concurrent use.
+// themselves: prompts of one length may differ. The zero value is ready, and safe
+// for concurrent use.
 type Standing struct {
 	mu    sync.Mutex
 	level Level

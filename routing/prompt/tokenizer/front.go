@@ -11,8 +11,8 @@ import (
 // of a text are few, short and seen before; to find one here touches one cache
 // line, where the vocabulary costs three.
 //
-// It is 2 MiB: with half of it a third more words of source code were missed. The hash is keyed, so nobody can
-// choose words that evict one another.
+// It is 2 MiB: with half of it a third more words of source code were missed. The
+// hash is keyed, so nobody can choose words that evict one another.
 type front struct {
 	key  [2]uint64
 	sets [frontSets][2]frontWord // the second is older
