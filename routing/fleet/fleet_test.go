@@ -717,3 +717,11 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		t.Error("without TLS: accepted")
 	}
 }
+
+func TestTheBusiestRankIsNeverTheCheapest(t *testing.T) {
+	r := &replica{ranks: make([]rankState, 2), onRank: []rankWork{{waiting: 1 << 28, running: 1}, {waiting: 1 << 20, running: 1}}}
+	c := routing.Candidate{PrefillPS: 1000 * ledger.PriorPS} // as slow as any is taken to be
+	if got := r.pick(&c, nil, &routing.Query{}); got != 1 {
+		t.Errorf("rank %d, with %d tokens waiting there and %d at the other", got, r.onRank[got].waiting, r.onRank[1-got].waiting)
+	}
+}

@@ -94,13 +94,14 @@ const nearTieNS = 2_000_000
 // pick is the rank on which the request would wait and compute the least. Among
 // equals the seed decides; under the probabilistic strategy among near ties.
 func (r *replica) pick(c *routing.Candidate, holds []hold, q *routing.Query) int {
+	prefill := c.PrefillPS / 1000 // ns a token: in ps the longest queues would overflow
 	cost := func(k int) int64 {
-		ns := r.onRank[k].waiting*c.PrefillPS/1000 + r.onRank[k].running*ledger.DecodeNS
+		ns := r.onRank[k].waiting*prefill + r.onRank[k].running*ledger.DecodeNS
 		if holds == nil || !r.ranks[k].stream.Credits() {
 			return ns
 		}
 		tokens := int64(max(holds[k].depth, holds[k].overlay) * c.BlockSize)
-		return ns - tokens*int64(c.Confidence)/1000*c.PrefillPS/1000
+		return ns - tokens*int64(c.Confidence)/1000*prefill
 	}
 	least := cost(0)
 	for k := 1; k < len(r.ranks); k++ {
