@@ -211,8 +211,12 @@ func TestHowOftenKeysAreRenewed(t *testing.T) {
 		wait("when there is one again", 3*retryEvery/2, 1, 1)
 		wait("and then", refreshEvery-3*retryEvery/2, 0, 0)
 		k.log.Reset()
+		answer := make(chan struct{})
+		k.fetch = func(context.Context) ([]byte, error) { <-answer; return jwksOf("a"), nil }
+		time.Sleep(2 * refreshEvery) // until the answer is waited for
 		stop()
 		<-ended
+		close(answer)
 		if k.log.Len() != 0 {
 			t.Errorf("its end was logged: %q", k.log.String())
 		}
@@ -299,6 +303,27 @@ func TestWhichAddressesAreSecure(t *testing.T) {
 		if err := requireSecure(address); (err == nil) != ok {
 			t.Errorf("%q: %v", address, err)
 		}
+	}
+}
+
+// Tokens are remembered with the key that verified them.
+func TestAKeyThatIsListedAgainIsTheOneItWas(t *testing.T) {
+	k := newIssuerKeys("a", "b")
+	seen := make(map[string]*key)
+	for _, ids := range [][]string{{"a", "b"}, {"b", "a"}, {"a"}} {
+		if k.ids = ids; k.refresh(t.Context()) != nil {
+			t.Fatal("the scene is not set")
+		}
+		for _, id := range ids {
+			found, ok := k.lookUp(id)
+			if !ok || seen[id] != nil && seen[id] != found {
+				t.Errorf("%v: %s is another than before, or gone", ids, id)
+			}
+			seen[id] = found
+		}
+	}
+	if _, ok := k.lookUp("b"); ok {
+		t.Error("a key that is listed no more")
 	}
 }
 

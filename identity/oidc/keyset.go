@@ -313,11 +313,11 @@ func requireSecure(address string) error {
 	if err != nil {
 		return errors.New("not a URL")
 	}
-	ip := net.ParseIP(u.Hostname())
+	ip := net.ParseIP(u.Hostname()) // nil, which is no loopback, if it is a name
 	switch {
 	case u.Host == "" || u.User != nil || u.Fragment != "":
 		return errors.New("must be a URL with a host, without user and fragment")
-	case u.Scheme == "https", u.Scheme == "http" && ip != nil && ip.IsLoopback():
+	case u.Scheme == "https", u.Scheme == "http" && ip.IsLoopback():
 		return nil
 	}
 	return errors.New("must be https; http is for loopback addresses alone")

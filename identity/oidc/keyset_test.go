@@ -196,6 +196,10 @@ func TestAnIssuerThatIsDownAtStartIsWaitedFor(t *testing.T) {
 		do    http.HandlerFunc
 	}{
 		{"51 an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "down", http.StatusInternalServerError) }},
+		{"51 an error with keys in it", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadGateway)
+			w.Write(setOf(t, jwkOf("ec", k.ec.Public())))
+		}},
 		{"51 no JSON", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("<html>")) }},
 		{"51 no keys", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"keys":[]}`)) }},
 		{"51 too much", func(w http.ResponseWriter, _ *http.Request) {

@@ -85,12 +85,12 @@ func (c Config) options() (*redis.Options, error) {
 	if err != nil {
 		return nil, errors.New("not a URL")
 	}
-	ip := net.ParseIP(u.Hostname())
+	ip := net.ParseIP(u.Hostname()) // nil, which is no loopback, if it is a name
 	switch {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return nil, errors.New("must hold no user, query and fragment")
 	case u.Scheme == "unix" && u.Host == "" && strings.HasPrefix(u.Path, "/"):
-	case u.Scheme == "rediss" && u.Host != "", u.Scheme == "redis" && ip != nil && ip.IsLoopback():
+	case u.Scheme == "rediss" && u.Host != "", u.Scheme == "redis" && ip.IsLoopback():
 	default:
 		return nil, errors.New("want rediss://host:port, unix:///path, or redis:// to a loopback address")
 	}
