@@ -12,6 +12,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/inbox"
 	"github.com/sallyport-ai/sallyport/audit/mackey"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
 func keysMACCommand() *cobra.Command {
@@ -71,10 +72,19 @@ func keysMACDestroyCommand() *cobra.Command {
 			if dir == "" || log == "" || before == "" {
 				return errors.New("--keys, --log and --before are required")
 			}
+			if _, err := time.Parse("2006-01", before); err != nil {
+				return fmt.Errorf("--before: want YYYY-MM, got %q", before)
+			}
 			if now := time.Now().UTC().Format("2006-01"); before > now {
 				return fmt.Errorf("--before %s: the month %s is not over, and its keys are in use", before, now)
 			}
+			if _, err := tlog.Origin(log); err != nil { // nobody would take the note in
+				return err
+			}
 			keys, err := mackey.Find(dir, tenant, before)
+			if err == nil && len(keys) == 0 {
+				fmt.Fprintln(cmd.OutOrStdout(), "nothing to destroy")
+			}
 			for len(keys) > 0 && err == nil {
 				n := min(len(keys), destroyedAtOnce)
 				err = destroyKeys(cmd.OutOrStdout(), dir, log, keys[:n])
