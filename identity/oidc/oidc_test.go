@@ -344,6 +344,8 @@ func TestHostileTokens(t *testing.T) {
 		{"59 JKU", func(d *draft) { d.header["JKU"] = "https://evil.test" }, nil, `"jku" in another spelling`},
 		{"60 five actors", func(d *draft) { d.claims["act"] = actors("a", "b", "c", "d", "e") }, nil, "more than 4 actors"},
 		{"61 an actor without a name", func(d *draft) { d.claims["act"] = object{"iss": "x"} }, nil, "actor without a name"},
+		{"61 an actor whose name has a line break", func(d *draft) { d.claims["act"] = actors("a\nb") }, nil, "actor without a name"},
+		{"70 may_act that names someone with a line break", func(d *draft) { d.claims["may_act"] = actors("a\nb") }, nil, "names nobody"},
 		{"64 an actor that stands twice", func(d *draft) { d.claims["act"] = actors("a", "b", "a") }, nil, "stands twice"},
 		{"65 an actor that is the user", func(d *draft) { d.claims["act"] = actors("a", "alice") }, nil, "stands twice"},
 		{"66 the user as an actor that the issuer is said to name", func(d *draft) { d.claims["act"] = object{"sub": "alice", "iss": idp.URL} }, nil, "stands twice"},

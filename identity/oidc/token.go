@@ -200,7 +200,7 @@ func (t *token) tenant(claim string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("claims: no tenant claim %q", claim)
 	}
-	if err := json.Unmarshal(raw, &tenant); err != nil || raw.Kind() != '"' || !identity.IsIdentifier(tenant) {
+	if err := json.Unmarshal(raw, &tenant); err != nil || !identity.IsIdentifier(tenant) { // null is ""
 		return "", fmt.Errorf("claims: tenant claim %q is not a name", claim)
 	}
 	return tenant, nil
