@@ -59,6 +59,12 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 	if err := os.CopyFS(at("wiped"), os.DirFS(at("a"))); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.CopyFS(at("headless"), os.DirFS(at("a"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(at("headless/checkpoint")); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 2 { // the segment in use and the one prepared
 		if err := os.Remove(filepath.Join(at("wiped"), "wal", fmt.Sprintf("%08d", i))); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
@@ -78,6 +84,8 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 		{"a class that there is not", 2, []string{"query", at("a"), "--class", "chats"}},
 		{"a kind that there is not", 2, []string{"export", at("a"), "--kind", "decisions", "--out", at("x")}},
 		{"a log whose segments are gone", 1, []string{"verify", at("wiped"), "--key", key}},
+		{"a log whose checkpoint is gone", 2, []string{"verify", at("headless"), "--key", key}},
+		{"the same, with one that was kept", 0, []string{"verify", at("headless"), "--key", key, "--checkpoint", at("a/checkpoint")}},
 		{"a query of a log whose segments are gone", 2, []string{"query", at("wiped")}},
 		{"a checkpoint of the log", 0, []string{"verify", at("a"), "--key", key, "--checkpoint", at("a/checkpoint")}},
 		{"a checkpoint of another log", 2, []string{"verify", at("a"), "--key", key, "--checkpoint", at("b/checkpoint")}},

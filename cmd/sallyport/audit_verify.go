@@ -233,7 +233,14 @@ func (v *verification) target(ctx context.Context, path string, to *[]reconcile.
 		return err
 	}
 	*to = append(*to, reconcile.Log{Origin: report.Origin, Records: tlog.Read(path, 0), Size: report.TreeSize})
-	return v.printReport(report)
+	if err := v.printReport(report); err != nil || !report.OK() || v.held[report.Origin] != nil {
+		return err
+	}
+	// Who removes it can cut the log back, even without its key.
+	if _, _, err := tlog.Published(path); errors.Is(err, tlog.ErrNotFound) {
+		return v.undecided(missing{report.Origin, "checkpoint_missing", "a log has one a second after its first record; without it nothing says how far this one had got"})
+	}
+	return nil
 }
 
 // log verifies a log directory.
