@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -28,7 +29,27 @@ type issuerKeys struct {
 	ids     []string // of the keys that the issuer has now
 	err     error    // in their place
 	fetches atomic.Int32
-	log     strings.Builder
+	log     journal
+}
+
+// journal is a log that is read while it is written.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+// take is what was written since it was last taken.
+func (j *journal) take() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	defer j.text.Reset()
+	return j.text.String()
 }
 
 func newIssuerKeys(ids ...string) *issuerKeys {
@@ -87,19 +108,18 @@ func TestAKeyIsAskedForAgainAtOnceIfTheIssuerDidNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.ids, k.err = []string{"new"}, errors.New("no answer")
-	if k.has(t, "new") || !strings.Contains(k.log.String(), "unknown key") {
-		t.Errorf("the scene is not set, or not told: %q", k.log.String())
+	if found, log := k.has(t, "new"), k.log.take(); found || !strings.Contains(log, "unknown key") {
+		t.Errorf("the scene is not set, or not told: %q", log)
 	}
 	k.err = nil
 	if !k.has(t, "new") {
 		t.Error("the key is not found though the issuer answers")
 	}
-	k.log.Reset()
 	for i := range 3 { // more than the allowance
 		k.has(t, fmt.Sprint("flood", i))
 	}
-	if k.log.Len() != 0 {
-		t.Errorf("callers can fill the log: %q", k.log.String())
+	if log := k.log.take(); log != "" {
+		t.Errorf("callers can fill the log: %q", log)
 	}
 }
 
@@ -187,6 +207,18 @@ func TestHowOftenKeysAreRenewed(t *testing.T) {
 		if err := k.refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		var down, silent atomic.Bool
+		answer := make(chan struct{})
+		k.fetch = func(context.Context) ([]byte, error) {
+			k.fetches.Add(1)
+			if silent.Load() {
+				<-answer
+			}
+			if down.Load() {
+				return nil, errors.New("no answer")
+			}
+			return jwksOf("a"), nil
+		}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); k.keepFresh(ctx) }()
@@ -201,24 +233,23 @@ func TestHowOftenKeysAreRenewed(t *testing.T) {
 		}
 		wait("soon after a fetch", refreshEvery-1, 0, 0)
 		wait("half as long again", refreshEvery/2+1, 1, 1)
-		k.err = errors.New("no answer")
+		down.Store(true)
 		wait("long after", 3*refreshEvery/2, 2, 40)
-		if !strings.Contains(k.log.String(), "could not be renewed") {
-			t.Errorf("logged %q", k.log.String())
+		if log := k.log.take(); !strings.Contains(log, "could not be renewed") {
+			t.Errorf("logged %q", log)
 		}
 		wait("while there is no answer", 9*retryEvery, 6, 9)
-		k.err = nil
+		down.Store(false)
 		wait("when there is one again", 3*retryEvery/2, 1, 1)
 		wait("and then", refreshEvery-3*retryEvery/2, 0, 0)
-		k.log.Reset()
-		answer := make(chan struct{})
-		k.fetch = func(context.Context) ([]byte, error) { <-answer; return jwksOf("a"), nil }
+		k.log.take()
+		silent.Store(true)
 		time.Sleep(2 * refreshEvery) // until the answer is waited for
 		stop()
 		<-ended
 		close(answer)
-		if k.log.Len() != 0 {
-			t.Errorf("its end was logged: %q", k.log.String())
+		if log := k.log.take(); log != "" {
+			t.Errorf("its end was logged: %q", log)
 		}
 	})
 }
@@ -329,12 +360,18 @@ func TestAKeyThatIsListedAgainIsTheOneItWas(t *testing.T) {
 
 func TestKeysThatAreNotUsedAreNamed(t *testing.T) {
 	k := newIssuerKeys("a")
-	if err := k.refresh(t.Context()); err != nil || k.log.Len() != 0 {
-		t.Errorf("all are used: %v, logged %q", err, k.log.String())
+	if err := k.refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if log := k.log.take(); log != "" {
+		t.Errorf("all are used, yet logged %q", log)
 	}
 	k.ids = []string{"a", "b c"}
-	if err := k.refresh(t.Context()); err != nil || !strings.Contains(k.log.String(), "b c") {
-		t.Errorf("one is not: %v, logged %q", err, k.log.String())
+	if err := k.refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if log := k.log.take(); !strings.Contains(log, "b c") {
+		t.Errorf("one is not, logged %q", log)
 	}
 }
 
