@@ -28,9 +28,6 @@ const (
 	manifestName = "manifest.json"
 )
 
-// maxFile bounds a file of a tarball that is unpacked, in bytes.
-const maxFile = 64 << 30
-
 // Manifest says what is in a bundle.
 type Manifest struct {
 	V     int               `json:"bundle"`
@@ -159,7 +156,7 @@ func Open(path, scratch string) (*Bundle, error) {
 	}
 	dir := path
 	if !info.IsDir() {
-		if err := unpack(path, scratch); err != nil {
+		if err := unpack(path, info.Size(), scratch); err != nil {
 			return nil, err
 		}
 		dir = scratch
@@ -225,8 +222,9 @@ func sumOf(path string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// unpack refuses what an archive can say in two ways.
-func unpack(path, dir string) error {
+// unpack refuses what an archive can say in two ways, and what takes more room
+// than the archive does, as sparse files can.
+func unpack(path string, size int64, dir string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("unpack bundle: %w", err)
@@ -241,9 +239,10 @@ func unpack(path, dir string) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
-		if h.Typeflag != tar.TypeReg || !fs.ValidPath(h.Name) || h.Name == "." || h.Size > maxFile {
+		if h.Typeflag != tar.TypeReg || !fs.ValidPath(h.Name) || h.Name == "." || h.Size > size {
 			return fmt.Errorf("%w: %q is not a file of a bundle", ErrDamaged, h.Name)
 		}
+		size -= h.Size
 		to := filepath.Join(dir, filepath.FromSlash(h.Name))
 		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 			return fmt.Errorf("unpack bundle: %w", err)

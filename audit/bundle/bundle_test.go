@@ -2,11 +2,13 @@ package bundle
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -76,6 +78,51 @@ func TestABundleThatWasTouchedIsDamaged(t *testing.T) {
 		if _, err := Open(dir, t.TempDir()); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", claim, err)
 		}
+	}
+}
+
+// A sparse file takes a kilobyte of a tarball and any size on disk.
+func TestAFileOfATarballIsNoLongerThanTheTarball(t *testing.T) {
+	var raw bytes.Buffer
+	tw := tar.NewWriter(&raw)
+	part := func(name, text string) {
+		t.Helper()
+		err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(text)), Typeflag: tar.TypeReg})
+		if _, err2 := io.WriteString(tw, text); err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+	}
+	var extended string
+	for _, kv := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=x", "GNU.sparse.realsize=99999999"} {
+		extended += fmt.Sprintf("%02d %s\n", len(kv)+4, kv)
+	}
+	part("PaxHeaders.0/x", extended)
+	part("x", "1\n99999999\n0\n"+strings.Repeat("\x00", 512-13))
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// The package writes no such header, so a plain one is made it.
+	head := raw.Bytes()[:512]
+	head[156] = tar.TypeXHeader
+	copy(head[148:156], "        ")
+	sum := 0
+	for _, b := range head {
+		sum += int(b)
+	}
+	copy(head[148:156], fmt.Sprintf("%06o\x00 ", sum))
+	if h, err := tar.NewReader(bytes.NewReader(raw.Bytes())).Next(); err != nil || h.Size != 99999999 {
+		t.Fatalf("no sparse file: %+v, %v", h, err)
+	}
+	path := filepath.Join(t.TempDir(), "b.tar")
+	if err := os.WriteFile(path, raw.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	scratch := t.TempDir()
+	if _, err := Open(path, scratch); !errors.Is(err, ErrDamaged) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(scratch, "x")); err == nil {
+		t.Error("it was unpacked")
 	}
 }
 

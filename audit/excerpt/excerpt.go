@@ -25,7 +25,8 @@
 //
 //	{"proof":{"index":300,"hashes":["…"]}}
 //
-// and shows that these are in the log. It cannot show that nothing was left out.
+// and shows that these are in the log, each of them once and in order. It cannot
+// show that nothing was left out.
 package excerpt
 
 import (

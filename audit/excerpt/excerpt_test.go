@@ -229,3 +229,22 @@ func BenchmarkVerify(b *testing.B) {
 	}
 	b.ReportMetric(float64(4098*b.N)/b.Elapsed().Seconds(), "records/s")
 }
+
+func TestASelectionHoldsNoRecordTwice(t *testing.T) {
+	dir, key := writeLog(t, 10)
+	lines := strings.SplitAfter(excerptOf(t, dir, Options{Select: evens}), "\n")
+	head, first, last := lines[0], lines[1:3], lines[len(lines)-2]
+	for claim, records := range map[string][]string{
+		"a record twice":       {first[0], first[1], first[0], first[1]},
+		"records out of order": {lines[3], lines[4], first[0], first[1]},
+	} {
+		text := head + strings.Join(records, "") + "{\"records\":2}\n"
+		r, err := Verify(strings.NewReader(text), key)
+		if err != nil || r.Code != tlog.SequenceGap {
+			t.Errorf("%s: %+v, %v", claim, r, err)
+		}
+	}
+	if !strings.HasPrefix(last, "{\"records\":") {
+		t.Errorf("the last line is %s", last)
+	}
+}

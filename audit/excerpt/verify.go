@@ -106,6 +106,7 @@ type verifier struct {
 	root  []byte         // of the checkpoint
 	whole *compact.Range // of everything up to the last record read; nil if selected
 	right *compact.Range // of what comes after the excerpt
+	next  uint64         // of a selected one, the least index that the next record may have
 }
 
 // claim is that the leaf before it is at an index.
@@ -166,9 +167,10 @@ func (v *verifier) record(leaf []byte) error {
 		if err != nil {
 			return err
 		}
-		if index = c.index; index < r.From || index >= r.To {
-			return bad(tlog.SequenceGap, int64(index), "the excerpt is of records %d to %d", r.From, r.To)
+		if index = c.index; index < max(r.From, v.next) || index >= r.To {
+			return bad(tlog.SequenceGap, int64(index), "the excerpt is of records %d to %d, each once and in order", r.From, r.To)
 		}
+		v.next = index + 1
 		if err := proof.VerifyInclusion(rfc6962.DefaultHasher, c.index, r.TreeSize, hash, c.path, v.root); err != nil {
 			return bad(tlog.RootMismatch, int64(c.index), "the record is not in the log: %v", err)
 		}
