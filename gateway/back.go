@@ -54,8 +54,9 @@ func (x *exchange) back(ctx context.Context) error {
 	return err
 }
 
-// whole reads the answer to its end before the caller sees any of it.
-func (x *exchange) whole(_ context.Context, resp *upstream.Response, a *wire.Answer, end *ended) error {
+// whole reads the answer to its end before the caller sees any of it, which it
+// does not if its credential was withdrawn meanwhile.
+func (x *exchange) whole(ctx context.Context, resp *upstream.Response, a *wire.Answer, end *ended) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		return x.gone(err)
@@ -70,6 +71,11 @@ func (x *exchange) whole(_ context.Context, resp *upstream.Response, a *wire.Ans
 		return fmt.Errorf("%w: %w", errAnswer, err)
 	case a.Failed:
 		return fmt.Errorf("%w: an error under status 200", errEngineFailed)
+	}
+	if closed(x.withdrawn) {
+		if err := x.reauthenticate(ctx); err != nil {
+			return err
+		}
 	}
 	x.w.Header().Set("Content-Type", "application/json")
 	x.answering = true

@@ -51,6 +51,7 @@ const (
 	countFailed    = "engine_failed"
 	countMalformed = "engine_malformed"
 	countUnlogged  = "engine_audit" // the log did not take the record in time
+	countMoved     = "engine_moved" // credential or policy may have changed meanwhile
 )
 
 // tokens is the prompt as the engine will see it.
@@ -199,6 +200,8 @@ func whyNot(ctx context.Context, err error) string {
 		return ""
 	case errors.Is(err, errCountUnlogged):
 		return countUnlogged
+	case errors.Is(err, errCountMoved):
+		return countMoved
 	case errors.Is(err, errCount):
 		return countMalformed
 	case ctx.Err() != nil, errors.Is(err, upstream.ErrTimeout):
@@ -211,6 +214,7 @@ func whyNot(ctx context.Context, err error) string {
 var (
 	errCount         = errors.New("engine's count is not understood")
 	errCountUnlogged = errors.New("count could not be written down")
+	errCountMoved    = errors.New("permission may have changed")
 )
 
 // countingRequest asks for a replica that answers the question. It is placed
@@ -244,8 +248,18 @@ func (x *exchange) askReplica(ctx context.Context, id string, q question, res *f
 		}
 		x.settleCount(ctx, rec, res, end)
 	}()
+	if x.moved() {
+		end.err = errCountMoved
+		return countAnswer{}, end.err
+	}
 	got := x.sendCount(ctx, id, q, res, &end)
 	return got, end.err
+}
+
+// moved reports whether what let the prompt go may have changed while its record
+// was written. Then it is not counted; recheck finds out what became of it.
+func (x *exchange) moved() bool {
+	return x.expired(time.Now()) || closed(x.withdrawn) || x.g.cfg.Policy.Snapshot() != x.snap
 }
 
 // reasonCount is the reason of a decision that lets a prompt go to an engine to
@@ -306,7 +320,7 @@ type countEnd struct {
 // blames reports whether a failure says anything of the replica: that an engine
 // does not take a prompt says that of the prompt.
 func (c *countEnd) blames() bool {
-	return c.status != http.StatusBadRequest && c.status != http.StatusUnprocessableEntity
+	return !errors.Is(c.err, errCountMoved) && c.status != http.StatusBadRequest && c.status != http.StatusUnprocessableEntity
 }
 
 // settleCount writes the outcome of a count. It is owed, but nobody waits for it
@@ -322,7 +336,11 @@ func (x *exchange) settleCount(ctx context.Context, d *audit.Record, res *fleet.
 		Durability: d.Durability,
 	}
 	if c.err != nil {
-		rec.Status, rec.Outcome.Status = audit.StatusError, audit.StatusError
+		rec.Status = audit.StatusError
+		if errors.Is(c.err, errCountMoved) {
+			rec.Status = audit.StatusNotForwarded
+		}
+		rec.Outcome.Status = rec.Status
 		rec.Reason = whyNot(ctx, c.err)
 	}
 	ctx = context.WithoutCancel(ctx)

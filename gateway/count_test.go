@@ -9,11 +9,13 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/routing"
 )
 
@@ -292,6 +294,36 @@ func TestNothingIsCountedThatCouldNotBeWrittenDown(t *testing.T) {
 	}
 	if got := s.engine.counted(mark); len(got) != 0 {
 		t.Errorf("the engines got %+v", got)
+	}
+}
+
+func TestNothingIsCountedForATokenRevokedMeanwhile(t *testing.T) {
+	w := inWorld(t)
+	var revoked atomic.Bool
+	var s *service
+	s = serve(t, patient, withoutTokenizer, func(c *Config) {
+		c.Live.Identity.Revoked = func(identity.Principal, string) error {
+			if revoked.Load() {
+				return identity.ErrBadCredential
+			}
+			return nil
+		}
+		c.Log = appendFunc(func(ctx context.Context, r *audit.Record) (audit.Position, error) {
+			if r.Reason == reasonCount {
+				revoked.Store(true)
+				s.g.Reauthenticate()
+			}
+			return w.log.Append(ctx, r)
+		})
+	})
+	mark := s.newMark()
+	a := s.post("acme", chat(mark))
+	s.want(a, http.StatusUnauthorized, "bad_credential")
+	if got := s.engine.counted(mark); len(got) != 0 {
+		t.Errorf("the engines got %+v", got)
+	}
+	if _, ends := s.counts(a); len(ends) != 1 || ends[0].Status != audit.StatusNotForwarded || ends[0].Reason != countMoved {
+		t.Errorf("the count ended with %+v", ends)
 	}
 }
 

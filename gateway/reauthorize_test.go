@@ -266,6 +266,35 @@ func TestATokenRevokedBeforeTheStreamBeginsEndsIt(t *testing.T) {
 	}
 }
 
+// An answer in one piece is worth as much to a thief as a stream.
+func TestATokenRevokedMeanwhileGetsNoWholeAnswer(t *testing.T) {
+	var revoked atomic.Bool
+	s := serve(t, func(cfg *Config) {
+		cfg.Live.Identity.Revoked = func(identity.Principal, string) error {
+			if revoked.Load() {
+				return identity.ErrBadCredential
+			}
+			return nil
+		}
+	})
+	for _, c := range []struct {
+		claim   string
+		revoked bool
+		status  int
+	}{{"another's was", false, http.StatusOK}, {"its own was", true, http.StatusUnauthorized}} {
+		mark := s.newMark()
+		s.engine.on(mark, func(_ http.ResponseWriter, _ *http.Request, _ call, pass func()) {
+			revoked.Store(c.revoked)
+			s.g.Reauthenticate()
+			pass()
+		})
+		a := s.post("acme", chat(mark))
+		if _, outcome := s.lone(a); a.status != c.status || strings.Contains(a.body, "choices") == c.revoked {
+			t.Errorf("%s: %d, reason %q: %s", c.claim, a.status, outcome.Reason, a.body)
+		}
+	}
+}
+
 // A revocation ends the streams it is of long before reauthorize_s would.
 func TestARevokedTokensStreamEndsAtOnce(t *testing.T) {
 	for _, c := range []struct {
