@@ -335,6 +335,7 @@ func (x *exchange) settleCount(ctx context.Context, d *audit.Record, res *fleet.
 		},
 		Durability: d.Durability,
 	}
+	x.nameParties(rec)
 	if c.err != nil {
 		rec.Status = audit.StatusError
 		if errors.Is(c.err, errCountMoved) {

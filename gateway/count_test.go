@@ -322,7 +322,7 @@ func TestNothingIsCountedForATokenRevokedMeanwhile(t *testing.T) {
 	if got := s.engine.counted(mark); len(got) != 0 {
 		t.Errorf("the engines got %+v", got)
 	}
-	if _, ends := s.counts(a); len(ends) != 1 || ends[0].Status != audit.StatusNotForwarded || ends[0].Reason != countMoved {
+	if _, ends := s.counts(a); len(ends) != 1 || ends[0].Caller == nil || ends[0].Caller.Tenant != "acme" || ends[0].Status != audit.StatusNotForwarded || ends[0].Reason != countMoved {
 		t.Errorf("the count ended with %+v", ends)
 	}
 }

@@ -581,14 +581,25 @@ func TestRoutesKeepRegulatedRecordsApart(t *testing.T) {
 	if _, err := w.log.Append(t.Context(), &audit.Record{Kind: audit.KindDecision, ID: "early", Status: audit.StatusDenied, Caller: &audit.Caller{Tenant: "acme"}}); err != nil {
 		t.Fatal(err)
 	}
+	for _, label := range []string{"", "secret"} { // neither is one
+		r := &audit.Record{Kind: audit.KindDecision, ID: "odd", Status: audit.StatusDenied, Caller: &audit.Caller{Tenant: "globex"}, Label: &audit.Label{Level: label}}
+		if _, err := w.log.Append(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.log.Append(t.Context(), &audit.Record{Kind: audit.KindOutcome, ID: "early", Status: audit.StatusUnknownCrash}); err != nil { // by the log itself
+		t.Fatal(err)
+	}
 	x, stop := w.start(
 		nil, config("restricted", Filter{Labels: []string{"restricted"}}, Filter{}), config("rest", Filter{}, Filter{Labels: []string{"restricted"}}),
 		config("acme", Filter{Tenants: []string{"acme"}, Kinds: []string{"decision"}}, Filter{}), config("boots", Filter{Kinds: []string{"boot"}}, Filter{}),
+		config("globex", Filter{Tenants: []string{"globex"}, Kinds: []string{"decision", "outcome"}}, Filter{}),
 	)
 	w.caughtUp(x)
 	stop()
 	for name, want := range map[string]int{
-		"restricted": 20 + 1 + 1, // the record without a label counts as restricted, and the boot record goes to all
+		"restricted": 20 + 4 + 1, // records without a label count as restricted, and the boot record goes to all
+		"globex":     40 + 2,     // and not the one that names no tenant
 		"rest":       60 + 1,
 		"acme":       40 + 1,
 		"boots":      1,

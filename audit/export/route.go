@@ -16,9 +16,12 @@ type Filter struct {
 	Kinds   []string `yaml:"kinds"`
 }
 
+// labels are those that a request can have.
+var labels = []string{"public", "internal", "confidential", "restricted"}
+
 func (f *Filter) check(at string) error {
 	for _, l := range f.Labels {
-		if !slices.Contains([]string{"public", "internal", "confidential", "restricted"}, l) {
+		if !slices.Contains(labels, l) {
 			return fmt.Errorf("%s.labels: no label %q", at, l)
 		}
 	}
@@ -33,19 +36,28 @@ func (f *Filter) check(at string) error {
 // subject is what routes go by.
 type subject struct{ tenant, label, class, kind string }
 
+// nobodys stands for the tenant of an outcome that the log itself wrote, after a
+// crash. No tenant is called so, and no list can name it.
+const nobodys = "\x00"
+
 // subjectOf takes a request whose label is not known for restricted and one
-// whose class is not known for unclassified. Records of no caller, such as a
+// whose class is not known for unclassified. Records about no request, such as a
 // heartbeat, have neither tenant, label nor class.
 func subjectOf(r *audit.Record) subject {
 	s := subject{kind: string(r.Kind)}
-	if r.Caller == nil {
+	switch {
+	case r.Caller != nil:
+		s.tenant = r.Caller.Tenant
+	case r.Kind == audit.KindOutcome:
+		s.tenant = nobodys
+	default:
 		return s
 	}
-	s.tenant, s.label, s.class = r.Caller.Tenant, "restricted", "unclassified"
-	if r.Label != nil {
+	s.label, s.class = "restricted", "unclassified"
+	if r.Label != nil && slices.Contains(labels, r.Label.Level) {
 		s.label = r.Label.Level
 	}
-	if r.Class != nil {
+	if r.Class != nil && r.Class.Name != "" {
 		s.class = r.Class.Name
 	}
 	return s

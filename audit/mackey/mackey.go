@@ -117,8 +117,8 @@ func keep(path string, key [size]byte) ([size]byte, error) {
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		key, err = read(path)
-	case err == nil:
-		err = syncDir(filepath.Dir(path))
+	case err == nil: // the tenant's folder may be new too
+		err = errors.Join(syncDir(filepath.Dir(path)), syncDir(filepath.Dir(filepath.Dir(path))))
 	}
 	return key, errors.Join(err, removed)
 }

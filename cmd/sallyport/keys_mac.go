@@ -56,8 +56,9 @@ type destroyed struct {
 	User   int          `json:"uid"`
 }
 
-// destroyedAtOnce bounds the keys in one note.
-const destroyedAtOnce = 32
+// destroyedAtOnce bounds the keys in one note, which has room for so many of the
+// longest names that a directory can have.
+const destroyedAtOnce = 16
 
 func keysMACDestroyCommand() *cobra.Command {
 	var dir, log, tenant, before string
@@ -109,7 +110,7 @@ func destroyKeys(out io.Writer, dir, log string, keys []mackey.Key) error {
 		if err := mackey.Destroy(dir, k); err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "destroyed: %s %s\n", k.Tenant, k.Month)
+		sayf(out, "destroyed: %s %s\n", k.Tenant, k.Month)
 	}
 	return nil
 }
