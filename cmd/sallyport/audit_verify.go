@@ -344,6 +344,13 @@ func (v *verification) bundle(ctx context.Context, path string) error {
 		if err := v.window.parse(time.Now()); err != nil {
 			return err
 		}
+		// Nobody signed that, so it is said.
+		since, until := v.window.sinceText, v.window.untilText
+		if err := v.print(map[string]string{"bundle": path, "since": since, "until": until}, func() {
+			sayf(v.out, "judged as %s says of itself: since %q, until %q\n", path, since, until)
+		}); err != nil {
+			return err
+		}
 	}
 	for _, in := range []struct {
 		folder string
