@@ -64,11 +64,11 @@ func TestAPowerCutLosesNothingAcknowledged(t *testing.T) {
 		if err := os.CopyFS(copied.Dir, os.DirFS(cfg.Dir)); err != nil {
 			t.Fatal(err)
 		}
-		l, err = Open(copied)
+		recovered, err := Open(copied)
 		if err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		mustClose(t, l)
+		mustClose(t, recovered)
 		if report := mustVerify(t, copied); report.Unresolved != 0 {
 			t.Errorf("round %d: %+v", round, report)
 		}
