@@ -247,20 +247,28 @@ func TestAConnectionTakesNoRequestsOnceItsProofIsAboutToExpire(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if end := svid.Certificates[0].NotAfter; p.renew.IsZero() || !p.renew.Before(end) {
-		t.Fatalf("connections take requests until %v; the replica's SVID expires at %v", p.renew, end)
+	p.mu.Lock()
+	renew := p.renew
+	p.mu.Unlock()
+	if end := svid.Certificates[0].NotAfter; renew.IsZero() || !renew.Before(end) {
+		t.Fatalf("connections take requests until %v; the replica's SVID expires at %v", renew, end)
 	}
-	p.renew = time.Now()
+	expire := func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.renew = time.Now()
+	}
+	expire()
 	ask(2)
 	ask(2)
 
 	// The one kept ready for the next request is no exception.
 	p.prepare(t.Context()) // the idle one serves
-	p.renew = time.Now()
+	expire()
 	p.transport.CloseIdleConnections()
 	eventually(t, "the idle connection to close", func() bool { return p.open.Load() == 0 })
 	p.prepare(t.Context())
 	eventually(t, "a spare", func() bool { return len(p.spare) == 1 })
-	p.renew = time.Now()
+	expire()
 	ask(4)
 }
