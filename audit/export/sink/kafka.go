@@ -59,6 +59,10 @@ func openKafka(_ context.Context, c *Config, o Options) (Sink, error) {
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.RecordDeliveryTimeout(time.Minute), kgo.ProducerLinger(0), kgo.MaxBufferedBytes(8<<20),
 		kgo.MetadataMinAge(time.Second),
+		// Else nothing ends a request whose answer does not come, and a sink
+		// whose brokers are gone could not be stopped. What was in flight is sent
+		// again: at least once.
+		kgo.AllowIdempotentProduceCancellation(),
 	)...)
 	if err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
