@@ -463,8 +463,9 @@ func TestASinkThatRefusesEverythingIsNotBelieved(t *testing.T) {
 	if s := x.Status()[0]; s.Dead != deadLimit {
 		t.Errorf("%d records were given up", s.Dead)
 	}
-	if got := f.indexes(); len(got)+deadLimit != len(w.leaves()) {
-		t.Errorf("%d and %d of %d records", len(got), deadLimit, len(w.leaves()))
+	// An anchor may be among what it refused.
+	if got := f.indexes(); len(got) == 0 || got[0] > deadLimit || len(got)+int(got[0]) != len(w.leaves()) {
+		t.Errorf("%d of %d records: %v", len(got), len(w.leaves()), got)
 	}
 }
 
