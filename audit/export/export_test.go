@@ -721,7 +721,7 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 		{"to: want one of", func(c *SinkConfig) { c.To = sink.Config{} }},
 		{"to.file.path: required", func(c *SinkConfig) { c.To.File.Path = "" }},
 	} {
-		s := toFile("file", "/tmp/x")
+		s := toFile("file", filepath.Join(t.TempDir(), "x"))
 		c.spoil(&s)
 		if err := Check([]SinkConfig{s}, false); err == nil || !strings.Contains(err.Error(), "[0]."+c.why) {
 			t.Errorf("%s: %v", c.why, err)

@@ -84,7 +84,7 @@ func (a *authority) client(name string) sink.TLSConfig {
 	return sink.TLSConfig{CAFile: a.caFile, CertFile: filepath.Join(a.dir, name+".pem"), KeyFile: filepath.Join(a.dir, name+".key")}
 }
 
-// freePort is one that nobody listens on for now.
+// freePort is one that nobody listens on.
 func freePort(t testing.TB) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -225,7 +225,7 @@ func (s *Store) Spend(ctx context.Context, proof [32]byte, until time.Time) (fir
 	return true, nil
 }
 
-// resting reports whether the server is down and can be done without for now.
+// resting reports whether the server is down and left alone until s.after.
 func (s *Store) resting() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
