@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 const archiveSuffix = ".tar.gz"
@@ -36,22 +38,7 @@ func (s *Snapshot) save(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("archive bundle: %w", err)
 	}
-	tmp, err := os.CreateTemp(dir, "new-*")
-	if err != nil {
-		return fmt.Errorf("archive bundle: %w", err)
-	}
-	_, err = tmp.Write(b.Bytes())
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("archive bundle: %w", err), os.Remove(tmp.Name()))
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("archive bundle: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+	if err := durable.Replace(path, b.Bytes()); err != nil {
 		return fmt.Errorf("archive bundle: %w", err)
 	}
 	return nil

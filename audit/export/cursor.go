@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/durable"
 	"github.com/sallyport-ai/sallyport/audit/export/format"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
@@ -84,33 +85,10 @@ func (c *Cursor) write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("write cursor: %w", err)
 	}
-	path := cursorPath(dir, c.Sink)
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("write cursor: %w", err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
-	if err != nil {
+	if err := durable.Replace(cursorPath(dir, c.Sink), append(b, '\n')); err != nil {
 		return fmt.Errorf("write cursor: %w", err)
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // fits says why a cursor cannot be of this log, or nil: it is another log's, it

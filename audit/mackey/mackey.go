@@ -23,6 +23,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 const (
@@ -118,7 +120,7 @@ func keep(path string, key [size]byte) ([size]byte, error) {
 	case errors.Is(err, fs.ErrExist):
 		key, err = read(path)
 	case err == nil: // the tenant's folder may be new too
-		err = errors.Join(syncDir(filepath.Dir(path)), syncDir(filepath.Dir(filepath.Dir(path))))
+		err = errors.Join(durable.SyncDir(filepath.Dir(path)), durable.SyncDir(filepath.Dir(filepath.Dir(path))))
 	}
 	return key, errors.Join(err, removed)
 }
@@ -200,16 +202,8 @@ func Destroy(dir string, k Key) error {
 	if err := errors.Join(err, f.Sync(), f.Close(), os.Remove(path)); err != nil {
 		return fmt.Errorf("destroy MAC key: %w", err)
 	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("MAC keys: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("MAC keys: %w", err)
+	if err := durable.SyncDir(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("destroy MAC key: %w", err)
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"sort"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 type demoOptions struct {
@@ -114,10 +116,7 @@ func (w *demoWorld) announce(path string) error {
 	if err != nil {
 		return fmt.Errorf("ready file: %w", err)
 	}
-	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
-		return fmt.Errorf("ready file: %w", err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	if err := durable.Replace(path, b); err != nil {
 		return fmt.Errorf("ready file: %w", err)
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sallyport-ai/sallyport/audit/durable"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/policies"
@@ -367,11 +368,5 @@ func writeYAML(path string, v any) error {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	// In one step: whoever follows the file never reads half of it.
-	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
-		return fmt.Errorf("write configuration: %w", err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return fmt.Errorf("write configuration: %w", err)
-	}
-	return nil
+	return durable.Replace(path, b)
 }

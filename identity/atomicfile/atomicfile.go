@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 // Edit puts what change returns in place of what it is given, the path to read
@@ -85,7 +87,7 @@ func replace(path string, raw []byte) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("replace file: %w", err), os.Remove(temp))
 	}
-	return syncDir(filepath.Dir(path))
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 // likeBefore gives the new file the owner and mode of the old one: a gateway
@@ -104,16 +106,4 @@ func likeBefore(f *os.File, path string) error {
 		}
 	}
 	return f.Chmod(old.Mode().Perm())
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync directory %s: %w", dir, err)
-	}
-	return nil
 }

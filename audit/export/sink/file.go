@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 // FileConfig is a file of one line for each message, which an agent of the SIEM
@@ -111,7 +113,7 @@ func (f *file) open() error {
 		err = h.Truncate(size)
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(f.path))
+		err = durable.SyncDir(filepath.Dir(f.path))
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("open %s: %w", f.path, err), h.Close())
@@ -138,14 +140,6 @@ func wholeLines(h *os.File) (int64, error) {
 		end -= n
 	}
 	return 0, nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 func (f *file) Close() error {
