@@ -20,11 +20,11 @@ type place struct {
 
 // check returns [errDisplaced] unless the path leads to the file.
 func (p place) check() error {
-	now, err := os.Stat(p.path)
+	same, err := leadsTo(p.path, p.file)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errDisplaced, err)
-	case !os.SameFile(now, p.file):
+	case !same:
 		return fmt.Errorf("%w: %s is another file now", errDisplaced, p.path)
 	}
 	return nil
