@@ -19,6 +19,7 @@ const (
 	OriginMismatch  Code = "origin_mismatch"  // a segment or checkpoint is of another log
 	BadHeader       Code = "bad_header"       // a segment header says what is not so
 	MissingSegment  Code = "missing_segment"  // a segment file is gone
+	NotAFile        Code = "not_a_file"       // a segment is a link, or no regular file
 	Truncated       Code = "truncated"        // the log ends inside a batch
 	TrailingData    Code = "trailing_data"    // bytes that are not zero follow the last batch
 	CheckpointAhead Code = "checkpoint_ahead" // a signed checkpoint covers records that are not there

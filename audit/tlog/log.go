@@ -227,7 +227,7 @@ var _ audit.Appender = (*Log)(nil)
 
 // Open recovers the log in cfg.Dir, or starts one, and appends its boot
 // record. It fails if another process has the log open ([ErrLocked]), if the
-// log is another's, and if it is damaged in any way that a crash does not
+// log is another's, if others could write to its files or to that of its key, and if it is damaged in any way that a crash does not
 // explain; the log is then left as it is.
 func Open(cfg Config) (*Log, error) {
 	cfg, err := cfg.withDefaults()
@@ -334,6 +334,9 @@ func (l *Log) lock() error {
 		return err
 	}
 	if path := l.cfg.Key.path; path != "" {
+		if err := checkKeyOwned(path); err != nil {
+			return fmt.Errorf("log key: %w", err)
+		}
 		if err := take(takeLock(path, os.O_RDONLY)); err != nil {
 			return fmt.Errorf("log key: %w", err)
 		}
@@ -341,6 +344,9 @@ func (l *Log) lock() error {
 	for _, dir := range []string{l.cfg.Dir, l.cfg.Dir2} {
 		if dir == "" {
 			continue
+		}
+		if err := checkOwned(dir); err != nil {
+			return fmt.Errorf("log directory: %w", err)
 		}
 		if err := os.MkdirAll(filepath.Join(dir, walDir), 0o700); err != nil {
 			return fmt.Errorf("create log directory: %w", err)

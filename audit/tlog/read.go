@@ -150,6 +150,9 @@ func (f *follower) close() {
 // open finds the record that is due, or sees what has come since the last read.
 func (f *follower) open() error {
 	if f.w == nil {
+		if err := regularSegments(f.dir); err != nil {
+			return err
+		}
 		segs, err := listSegments(f.dir)
 		if err != nil || len(segs) == 0 {
 			return err

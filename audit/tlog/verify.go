@@ -57,6 +57,7 @@ type Report struct {
 	Gaps       int      `json:"gaps,omitempty"`            // gap records: what the log says that it cannot show
 	Anchored   uint64   `json:"anchored,omitempty"`        // records that witnesses vouch for, of those asked for
 	Witnesses  []string `json:"witnesses,omitempty"`       // who did
+	Exposed    []string `json:"exposed,omitempty"`         // files that others than their owner can change, and how
 	Live       bool     `json:"live"`                      // being written to: an unfinished batch at the end was passed over
 }
 
@@ -80,6 +81,7 @@ func Verify(dir string, key note.Verifier, opts VerifyOptions) (Report, error) {
 	if _, err := os.Stat(filepath.Join(dir, walDir)); err != nil {
 		return report, fmt.Errorf("verify log: %w", err)
 	}
+	report.Exposed = exposure(dir)
 	v := &verifier{dir: dir, key: key, report: &report, every: opts.EverySignature}
 	err := v.run(opts)
 	var fault *Fault
@@ -124,6 +126,9 @@ func (v *verifier) run(opts VerifyOptions) error {
 			return err
 		}
 		at = append(at, anchored)
+	}
+	if err := regularSegments(v.dir); err != nil {
+		return err
 	}
 	segs, err := listSegments(v.dir)
 	if err != nil {

@@ -405,6 +405,9 @@ func (v *verification) printReport(r tlog.Report) error {
 		if r.Decisions+r.Outcomes > 0 {
 			fmt.Fprintf(v.out, "%d decisions, %d outcomes (a refusal has none), %d allowed decisions without an outcome yet, %d starts\n", r.Decisions, r.Outcomes, r.Unresolved, r.Boots)
 		}
+		for _, how := range r.Exposed {
+			sayf(v.out, "exposed: %s\n", how)
+		}
 	})
 }
 
