@@ -8,7 +8,8 @@
 //
 // A record is one JSON object whose fields appear in the order of the Record
 // struct. The bytes that [Encode] returns are the leaf: they are stored, hashed
-// and exported exactly as they are, never re-encoded.
+// and exported exactly as they are, never re-encoded. The encoder is written out
+// in encode.go, a line for each field; a new field needs its line there.
 //
 // # What is not in a record
 //
@@ -18,7 +19,6 @@
 package audit
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -308,27 +308,6 @@ type DenialCount struct {
 	Count  uint64 `json:"count"`
 	First  int64  `json:"first"` // µs since the Unix epoch
 	Last   int64  `json:"last"`
-}
-
-// Encode returns the leaf bytes of r: compact JSON, fields in struct order, no
-// HTML escaping, no trailing newline.
-func Encode(r *Record) ([]byte, error) {
-	var b bytes.Buffer
-	if err := EncodeTo(&b, r); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
-}
-
-// EncodeTo adds the leaf bytes of r to b.
-func EncodeTo(b *bytes.Buffer, r *Record) error {
-	enc := json.NewEncoder(b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(r); err != nil {
-		return fmt.Errorf("encode %s record: %w", r.Kind, err)
-	}
-	b.Truncate(b.Len() - 1) // the newline
-	return nil
 }
 
 // Decode parses leaf bytes. Fields it does not know are ignored, so that an

@@ -1,13 +1,11 @@
 package tlog
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,13 +18,11 @@ type entry struct {
 	summary summary
 	durable audit.Durability
 	at      time.Time
-	head    []byte        // the leaf up to its sequence number
-	tail    []byte        // the leaf from after its time
-	text    *bytes.Buffer // of both
-	leaf    []byte        // set when the entry gets its index
-	size    int           // of the leaf
-	loose   bool          // bounded: the caller went on without waiting
-	next    *Key          // signs the log after the batch that this entry ends
+	draft   *audit.Draft // of the leaf, until the entry gets its index
+	leaf    []byte       // set when the entry gets its index
+	size    int          // of the leaf
+	loose   bool         // bounded: the caller went on without waiting
+	next    *Key         // signs the log after the batch that this entry ends
 
 	// fate decides between an acknowledgement and a caller that gives up. It is
 	// nil while someone waits to hear.
@@ -147,51 +143,26 @@ func (l *Log) encode(r *audit.Record) (*entry, error) {
 	r.Log = audit.LogRef{Origin: l.cfg.Key.Name(), Boot: l.boot}
 	r.Salt = base64.RawURLEncoding.EncodeToString(salt[:])
 	r.Time = audit.Time{}
-	text, _ := texts.Get().(*bytes.Buffer) // of nothing else
-	text.Reset()
-	if err := audit.EncodeTo(text, r); err != nil {
+	draft, _ := drafts.Get().(*audit.Draft) // of nothing else
+	if err := draft.Encode(r); err != nil {
+		drafts.Put(draft)
 		return nil, err
-	}
-	leaf := text.Bytes()
-	// Nothing before the log field can hold these bytes: quotes inside a
-	// string are escaped.
-	before, rest, ok := bytes.Cut(leaf, []byte(`,"seq":0,"boot":"`+l.boot))
-	_, after, ok2 := bytes.Cut(rest, []byte(`"time":{"wall":0,"mono_ns":0}`))
-	if !ok || !ok2 {
-		return nil, fmt.Errorf("encode %s record: no log and time where they should be", r.Kind)
 	}
 	return &entry{
 		summary: summary{Kind: r.Kind, ID: r.ID, Attempt: r.Attempt, Status: r.Status},
-		durable: r.Durability, head: before, tail: after, text: text,
-		leaf: make([]byte, 0, len(leaf)+3*maxDigits),
+		durable: r.Durability, draft: draft, leaf: make([]byte, 0, draft.Size()),
 		done: make(chan error, 1),
 	}, nil
 }
 
-// texts are buffers for leaves that have no place yet.
-var texts = sync.Pool{New: func() any { return new(bytes.Buffer) }}
-
-// maxDigits is the length of the longest 64-bit integer.
-const maxDigits = 20
+// drafts are of leaves that have no place yet.
+var drafts = sync.Pool{New: func() any { return new(audit.Draft) }}
 
 // finish writes the leaf, now that its place and time are known.
 func (e *entry) finish(r *audit.Record) {
-	b := append(e.leaf, e.head...)
-	b = append(b, `,"seq":`...)
-	b = strconv.AppendUint(b, r.Log.Seq, 10)
-	b = append(b, `,"boot":"`...)
-	b = append(b, r.Log.Boot...)
-	b = append(b, `"},"salt":"`...)
-	b = append(b, r.Salt...)
-	b = append(b, `","time":{"wall":`...)
-	b = strconv.AppendInt(b, r.Time.Wall, 10)
-	b = append(b, `,"mono_ns":`...)
-	b = strconv.AppendInt(b, r.Time.MonoNS, 10)
-	b = append(b, '}')
-	e.leaf = append(b, e.tail...)
-	e.head, e.tail = nil, nil
-	texts.Put(e.text)
-	e.text = nil
+	e.leaf = e.draft.AppendLeaf(e.leaf, r.Log.Seq, r.Time)
+	drafts.Put(e.draft)
+	e.draft = nil
 }
 
 // enqueue gives the entry its index and time, and hands it to the commit loop.
