@@ -89,10 +89,11 @@ func (w *world) bind(tb testing.TB, cnf map[string]any) string {
 	return token
 }
 
-// provable makes a gateway take DPoP proofs.
-func provable(tb testing.TB) func(*Config) {
+// provable makes a gateway take DPoP proofs, of which it remembers so many; 0 is as
+// many as ever.
+func provable(tb testing.TB, remembered int) func(*Config) {
 	tb.Helper()
-	proofs, err := dpop.New(dpop.Config{Origin: resourceURL, Spend: dpop.NewMemory(0, nil).Spend, Secret: [32]byte{1}})
+	proofs, err := dpop.New(dpop.Config{Origin: resourceURL, Spend: dpop.NewMemory(remembered, nil).Spend, Secret: [32]byte{1}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func provable(tb testing.TB) func(*Config) {
 const chatPath = "/v1/chat/completions"
 
 func TestAClientOfDPoPIsToldTheNonceAndGetsIn(t *testing.T) {
-	s := serve(t, provable(t))
+	s := serve(t, provable(t, 0))
 	client := newProver(t)
 	token := s.bind(t, map[string]any{"jkt": client.thumbprint()})
 	first := s.post("", chat(s.newMark()), "Authorization", "DPoP "+token, "DPoP", client.prove(chatPath, token, ""))
@@ -143,7 +144,7 @@ func TestAClientOfDPoPIsToldTheNonceAndGetsIn(t *testing.T) {
 }
 
 func TestAStreamOfDPoPIsAskedForAgainWithoutAProof(t *testing.T) {
-	s := serve(t, provable(t), impatient(t))
+	s := serve(t, provable(t, 0), impatient(t))
 	client := newProver(t)
 	token := s.bind(t, map[string]any{"jkt": client.thumbprint()})
 	nonce := s.g.live.Load().oauth.nonce()
@@ -153,6 +154,28 @@ func TestAStreamOfDPoPIsAskedForAgainWithoutAProof(t *testing.T) {
 	if _, outcome := s.lone(a); !strings.Contains(a.body, "[DONE]") || outcome.Status != audit.StatusOK {
 		t.Errorf("ended %s (%s): %s", outcome.Status, outcome.Reason, a.body[max(0, len(a.body)-300):])
 	}
+}
+
+func TestAKeyThatFillsTheMemoryOfProofsHindersItselfAlone(t *testing.T) {
+	s := serve(t, provable(t, 9))
+	nonce := s.g.live.Load().oauth.nonce()
+	asker := func() func() answer {
+		client := newProver(t)
+		token := s.bind(t, map[string]any{"jkt": client.thumbprint()})
+		return func() answer {
+			return s.post("", chat(s.newMark()), "Authorization", "DPoP "+token, "DPoP", client.prove(chatPath, token, nonce))
+		}
+	}
+	greedy, other := asker(), asker()
+	for range 3 {
+		s.want(greedy(), http.StatusOK, "")
+	}
+	a := greedy()
+	s.want(a, http.StatusTooManyRequests, "rate_limited")
+	if a.header.Get("Retry-After") == "" {
+		t.Error("no word of when to come again")
+	}
+	s.want(other(), http.StatusOK, "")
 }
 
 func TestATokenBoundToACertificateComesOverItAlone(t *testing.T) {
@@ -177,7 +200,7 @@ func TestATokenBoundToACertificateComesOverItAlone(t *testing.T) {
 
 // A refusal is the same whatever is wrong with a token.
 func TestARefusalSaysNothingOfTheToken(t *testing.T) {
-	s := serve(t, provable(t))
+	s := serve(t, provable(t, 0))
 	client := newProver(t)
 	nonce := s.g.live.Load().oauth.nonce()
 	mint := func(change map[string]any) string {
@@ -231,7 +254,7 @@ func TestARefusalSaysNothingOfTheToken(t *testing.T) {
 
 func TestMetadataOfTheResourceIsThereForAllToRead(t *testing.T) {
 	counted := new(kept)
-	s := serve(t, provable(t), func(c *Config) {
+	s := serve(t, provable(t, 0), func(c *Config) {
 		c.Denials = audit.NewDenials(counted, 64)
 		c.Live.Resource.Name, c.Live.Resource.Scopes, c.Live.Resource.DPoPRequired = "Models", []string{"chat"}, true
 	})

@@ -166,9 +166,7 @@ func (x *exchange) refuse(ctx context.Context, err error) {
 		x.breakOff(f)
 		return
 	}
-	if f.Status == http.StatusTooManyRequests || f.Status == http.StatusServiceUnavailable {
-		x.w.Header().Set("Retry-After", seconds(x.wait))
-	}
+	f.sayWhen(x.w.Header(), x.wait)
 	if f.Status == http.StatusUnauthorized {
 		x.live.oauth.challenge(x.w.Header(), x.r, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
@@ -40,6 +41,14 @@ func (f *Fault) Unwrap() error { return f.Err }
 
 // clientGone reports whether there is nobody to tell.
 func (f *Fault) clientGone() bool { return f.Status == statusClientGone }
+
+// sayWhen puts into an answer's headers when it is worth asking again, of a
+// refusal that may be another by then. A wait of 0 is one that nobody knows.
+func (f *Fault) sayWhen(h http.Header, wait time.Duration) {
+	if f.Status == http.StatusTooManyRequests || f.Status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", seconds(wait))
+	}
+}
 
 // unforeseen reports whether the table has no row for it: a bug of ours.
 func (f *Fault) unforeseen() bool { return f.Code == codeInternal }
@@ -103,6 +112,7 @@ var faults = []struct {
 	{identity.ErrNoCredential, unproven("no_credential", "no_credential", "No credential was given.")},
 	{identity.ErrAmbiguous, unproven("bad_credential", "ambiguous_credential", "The credentials given cannot be used together.")},
 	{identity.ErrUnavailable, notReady("credential_uncheckable", "The credential cannot be checked now.")},
+	{identity.ErrTooMany, limited("proof_quota", "The credential is used too often.")},
 	{identity.ErrNonce, unproven("use_dpop_nonce", "dpop_nonce", "The DPoP proof needs the nonce in the DPoP-Nonce header.")},
 	{identity.ErrProof, unproven("bad_credential", "dpop_proof", "The credential was not accepted.")},
 	{identity.ErrBadCredential, unproven("bad_credential", "bad_credential", "The credential was not accepted.")},

@@ -266,6 +266,7 @@ func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, shape wire.Sh
 	if f.Status == http.StatusUnauthorized {
 		g.live.Load().oauth.challenge(w.Header(), r, err)
 	}
+	f.sayWhen(w.Header(), 0)
 	wire.WriteError(w, shape, f.Status, f.Type, f.Code, f.Message, f.Param)
 }
 

@@ -22,9 +22,11 @@ type Binding struct {
 // Proof is a DPoP proof that holds, but for whether it was seen before.
 type Proof struct {
 	Key string // thumbprint of the key that signed it
-	// Spend uses the proof up: it is nil once, and afterwards wraps
-	// [ErrBadCredential], or [ErrUnavailable] where that cannot be told.
-	Spend func(context.Context) error
+	// Spend uses the proof up, for the tenant whose token it came with: it is nil
+	// once, and afterwards wraps [ErrBadCredential]; [ErrTooMany] where the key or
+	// the tenant has used too many of late, or [ErrUnavailable] where it cannot be
+	// told.
+	Spend func(ctx context.Context, tenant string) error
 }
 
 // Proofs judges the DPoP proof that came with a request's token. Its errors wrap
@@ -40,7 +42,7 @@ func (c Chain) prove(r *http.Request, token Token) (Proof, error) {
 }
 
 // possess holds a token's binding against what the caller proved to hold.
-func possess(ctx context.Context, r *http.Request, p Principal, scheme Scheme, proof Proof) (Principal, error) {
+func (c Chain) possess(ctx context.Context, r *http.Request, p Principal, scheme Scheme, proof Proof) (Principal, error) {
 	if (scheme == DPoP) != (p.Bound.Key != "") {
 		// The one is a stolen token whose key the thief has not, the other a
 		// proof that proves nothing.
@@ -59,7 +61,7 @@ func possess(ctx context.Context, r *http.Request, p Principal, scheme Scheme, p
 	if scheme == DPoP {
 		// Last, so that only who holds token and key can fill the memory of
 		// proofs.
-		if err := proof.Spend(ctx); err != nil {
+		if err := proof.Spend(ctx, c.tenantOf(p)); err != nil {
 			return Principal{}, err
 		}
 	}

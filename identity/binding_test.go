@@ -52,7 +52,7 @@ func proven(key string, err error, spent error) identity.Proofs {
 		if err != nil {
 			return identity.Proof{}, err
 		}
-		return identity.Proof{Key: key, Spend: func(context.Context) error { return spent }}, nil
+		return identity.Proof{Key: key, Spend: func(context.Context, string) error { return spent }}, nil
 	}
 }
 
@@ -158,7 +158,7 @@ func TestAProofIsSpentOnlyByWhoHoldsTokenAndKey(t *testing.T) {
 	} {
 		spent := false
 		chain := identity.Chain{Request: []identity.Authenticator{method}, Proofs: func(*http.Request, identity.Token) (identity.Proof, error) {
-			return identity.Proof{Key: "k", Spend: func(context.Context) error { spent = true; return nil }}, nil
+			return identity.Proof{Key: "k", Spend: func(context.Context, string) error { spent = true; return nil }}, nil
 		}}
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
 		r.Header.Set("Authorization", "DPoP a.b.c")

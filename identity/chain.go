@@ -22,6 +22,9 @@ var (
 	// ErrUnavailable says that a credential could not be judged, because the
 	// keys to judge it by cannot be had. It says nothing about the credential.
 	ErrUnavailable = errors.New("credential cannot be checked now")
+	// ErrTooMany says that a credential is used more often than can be followed.
+	// It says nothing about the credential.
+	ErrTooMany = errors.New("credential used too often")
 	// ErrProof says that a DPoP proof does not hold, whatever the token. It is a
 	// kind of ErrBadCredential.
 	ErrProof = fmt.Errorf("%w: proof of possession", ErrBadCredential)
@@ -72,7 +75,7 @@ func (c Chain) Authenticate(ctx context.Context, r *http.Request) (Principal, er
 // request, and this is that request.
 func (c Chain) Again(ctx context.Context, r *http.Request, was Principal) (Principal, error) {
 	return c.authenticate(ctx, r, func(*http.Request, Token) (Proof, error) {
-		return Proof{Key: was.Bound.Key, Spend: func(context.Context) error { return nil }}, nil
+		return Proof{Key: was.Bound.Key, Spend: func(context.Context, string) error { return nil }}, nil
 	})
 }
 
@@ -116,7 +119,7 @@ func (c Chain) fromRequest(ctx context.Context, r *http.Request, prove func(*htt
 			return Principal{}, false, err
 		} else if found {
 			if err = c.revoked(p); err == nil {
-				p, err = possess(ctx, r, p, token.Scheme, proof)
+				p, err = c.possess(ctx, r, p, token.Scheme, proof)
 			}
 			if err != nil {
 				return Principal{}, false, err

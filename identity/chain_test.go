@@ -201,7 +201,7 @@ func TestAWithdrawnTokenIsRefusedWhateverMethodReadIt(t *testing.T) {
 			Revoked:  func(_ identity.Principal, tenant string) error { asked = tenant; return refusal },
 			TenantOf: func(identity.Principal) string { return "acme" },
 			Proofs: func(*http.Request, identity.Token) (identity.Proof, error) {
-				return identity.Proof{Key: "k", Spend: func(context.Context) error { spent = true; return nil }}, nil
+				return identity.Proof{Key: "k", Spend: func(context.Context, string) error { spent = true; return nil }}, nil
 			},
 		}
 		r := httptest.NewRequest(http.MethodPost, "/", nil)

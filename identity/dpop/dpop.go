@@ -47,9 +47,10 @@ const maxID = 256
 // Algorithms are those that a proof may be signed with.
 var Algorithms = []string{"ES256", "ES384", "ES512", "EdDSA", "PS256", "RS256"}
 
-// Spend remembers a proof by its digest until the time given. It reports whether
-// this is the first time, or an error where that cannot be told.
-type Spend func(ctx context.Context, proof [32]byte, until time.Time) (first bool, err error)
+// Spend remembers a holder's proof by its digest until the time given. It reports
+// whether this is the first time, or an error where that cannot be told:
+// [ErrFull] where there are too many of this holder.
+type Spend func(ctx context.Context, of Holder, proof [32]byte, until time.Time) (first bool, err error)
 
 // Config says by what proofs are judged.
 type Config struct {
@@ -133,7 +134,7 @@ func (v *Verifier) Judge(r *http.Request, token identity.Token) (identity.Proof,
 		return identity.Proof{}, err
 	}
 	thumbprint := key.Thumbprint()
-	return identity.Proof{Key: thumbprint, Spend: func(ctx context.Context) error { return v.spend(ctx, thumbprint, &c) }}, nil
+	return identity.Proof{Key: thumbprint, Spend: func(ctx context.Context, tenant string) error { return v.spend(ctx, Holder{tenant, thumbprint}, &c) }}, nil
 }
 
 func bad(err error) error { return fmt.Errorf("%w: %w", identity.ErrProof, err) }
@@ -201,9 +202,11 @@ func (v *Verifier) fresh(nonce *string) error {
 }
 
 // spend uses a proof up. It is remembered until its time would refuse it.
-func (v *Verifier) spend(ctx context.Context, thumbprint string, c *claims) error {
-	first, err := v.config.Spend(ctx, digest(thumbprint, c.ID), c.IssuedAt.Add(window))
+func (v *Verifier) spend(ctx context.Context, of Holder, c *claims) error {
+	first, err := v.config.Spend(ctx, of, digest(of.Key, c.ID), c.IssuedAt.Add(window))
 	switch {
+	case errors.Is(err, ErrFull):
+		return fmt.Errorf("%w: %w", identity.ErrTooMany, err)
 	case err != nil:
 		return fmt.Errorf("%w: whether a proof was used before: %w", identity.ErrUnavailable, err)
 	case !first:

@@ -393,7 +393,7 @@ func TestAProofCountsOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.Spend(t.Context())
+		return p.Spend(t.Context(), "acme")
 	}
 	first := fresh()
 	if err := spend(first); err != nil {
@@ -412,14 +412,16 @@ func TestAProofCountsOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := judge(v, fresh().sign(t)); err != nil || p.Spend(t.Context()) != nil || p.Spend(t.Context()) == nil {
+	if _, err := judge(v, fresh().sign(t)); err != nil || p.Spend(t.Context(), "acme") != nil || p.Spend(t.Context(), "acme") == nil {
 		t.Error("judging spends, or spending does not")
 	}
 }
 
 func TestWhatCannotBeRememberedIsRefused(t *testing.T) {
 	down := newVerifier(t, func(c *dpop.Config) {
-		c.Spend = func(context.Context, [32]byte, time.Time) (bool, error) { return true, errors.New("no answer") }
+		c.Spend = func(context.Context, dpop.Holder, [32]byte, time.Time) (bool, error) {
+			return true, errors.New("no answer")
+		}
 	})
 	d := newDraft(time.Now())
 	d.claims["nonce"] = down.Nonce()
@@ -427,7 +429,7 @@ func TestWhatCannotBeRememberedIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Spend(t.Context()); !errors.Is(err, identity.ErrUnavailable) {
+	if err := p.Spend(t.Context(), "acme"); !errors.Is(err, identity.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
 }

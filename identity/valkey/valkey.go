@@ -201,8 +201,8 @@ func (s *Store) Err() error {
 // Spend is a dpop.Spend: no two gateways that ask the same server take one proof.
 // Without an answer it is an error, or, where WhenDown is local, what this process
 // alone knows.
-func (s *Store) Spend(ctx context.Context, proof [32]byte, until time.Time) (first bool, err error) {
-	if first, err := s.memory.Spend(ctx, proof, until); err != nil || !first {
+func (s *Store) Spend(ctx context.Context, of dpop.Holder, proof [32]byte, until time.Time) (first bool, err error) {
+	if first, err := s.memory.Spend(ctx, of, proof, until); err != nil || !first {
 		return first, err
 	}
 	if s.resting() {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/dpop"
 	"github.com/sallyport-ai/sallyport/identity/revocation"
 	"github.com/sallyport-ai/sallyport/identity/valkey"
 )
@@ -129,7 +130,7 @@ func TestAProofCountsOnceAtAllGateways(t *testing.T) {
 	until := time.Now().Add(time.Minute)
 	spend := func(store *valkey.Store, name string) bool {
 		t.Helper()
-		first, err := store.Spend(t.Context(), proof(name), until)
+		first, err := store.Spend(t.Context(), dpop.Holder{}, proof(name), until)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +146,7 @@ func TestAProofCountsOnceAtAllGateways(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 64 {
 		all.Go(func() {
-			if first, err := []*valkey.Store{one, two}[i%2].Spend(t.Context(), proof("together"), until); err == nil && first {
+			if first, err := []*valkey.Store{one, two}[i%2].Spend(t.Context(), dpop.Holder{}, proof("together"), until); err == nil && first {
 				firsts.Add(1)
 			}
 		})
@@ -160,7 +161,7 @@ func TestAProofIsForgottenAfterItsTime(t *testing.T) {
 	s := newServer(t)
 	store := open(t, s, "", nil)
 	until := time.Now().Add(time.Minute)
-	if _, err := store.Spend(t.Context(), proof("a"), until); err != nil {
+	if _, err := store.Spend(t.Context(), dpop.Holder{}, proof("a"), until); err != nil {
 		t.Fatal(err)
 	}
 	left, err := exec.Command("redis-cli", "-s", s.socket(), "--scan", "--pattern", "sallyport:proof:*").Output()
@@ -180,7 +181,7 @@ func TestAProofWhoseTimeHasJustEndedIsNotKeptForEver(t *testing.T) {
 	store := open(t, s, "", nil)
 	for i := 0; ; i++ { // until the clock does not move on to the next slot in between
 		ended := time.Unix(time.Now().Unix()/10*10-10, 0) // the earliest that is still looked at
-		if first, err := store.Spend(t.Context(), proof(fmt.Sprint(i)), ended); err != nil || i == 10 {
+		if first, err := store.Spend(t.Context(), dpop.Holder{}, proof(fmt.Sprint(i)), ended); err != nil || i == 10 {
 			t.Fatal(first, err)
 		} else if first {
 			break
@@ -207,14 +208,14 @@ func TestAServerThatKnowsAProofAnswers(t *testing.T) {
 	names := make([]string, 100)
 	for i := range names {
 		names[i] = fmt.Sprint("known", i)
-		if first, err := one.Spend(t.Context(), proof(names[i]), until); !first || err != nil {
+		if first, err := one.Spend(t.Context(), dpop.Holder{}, proof(names[i]), until); !first || err != nil {
 			t.Fatal(first, err)
 		}
 	}
 	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	_, down := two.Spend(t.Context(), proof("down"), until)
+	_, down := two.Spend(t.Context(), dpop.Holder{}, proof("down"), until)
 	if err := s.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +226,7 @@ func TestAServerThatKnowsAProofAnswers(t *testing.T) {
 		if len(names) == 0 {
 			return false
 		}
-		first, err := two.Spend(t.Context(), proof(names[0]), until)
+		first, err := two.Spend(t.Context(), dpop.Holder{}, proof(names[0]), until)
 		names = names[1:]
 		return !first && err == nil
 	}) || two.Err() != nil || seen.back.Load() != 1 {
@@ -239,19 +240,19 @@ func TestWhileTheServerIsDownItDeniesOrGoesByWhatItKnows(t *testing.T) {
 	strict, local := open(t, s, "deny", &strictSeen), open(t, s, "local", &localSeen)
 	until := time.Now().Add(time.Minute)
 	for name, store := range map[string]*valkey.Store{"strict": strict, "local": local} {
-		if first, err := store.Spend(t.Context(), proof(name), until); !first || err != nil {
+		if first, err := store.Spend(t.Context(), dpop.Holder{}, proof(name), until); !first || err != nil {
 			t.Fatal(first, err)
 		}
 	}
 	s.stop()
-	if first, err := strict.Spend(t.Context(), proof("down"), until); err == nil {
+	if first, err := strict.Spend(t.Context(), dpop.Holder{}, proof("down"), until); err == nil {
 		t.Errorf("deny: took a proof nobody can tell of: %v", first)
 	}
-	if first, err := local.Spend(t.Context(), proof("down"), until); !first || err != nil {
+	if first, err := local.Spend(t.Context(), dpop.Holder{}, proof("down"), until); !first || err != nil {
 		t.Errorf("local: %v, %v", first, err)
 	}
 	for _, known := range []string{"down", "local"} {
-		if first, err := local.Spend(t.Context(), proof(known), until); first || err != nil {
+		if first, err := local.Spend(t.Context(), dpop.Holder{}, proof(known), until); first || err != nil {
 			t.Errorf("local: a proof that this process itself has seen, %s: %v, %v", known, first, err)
 		}
 	}
@@ -260,13 +261,13 @@ func TestWhileTheServerIsDownItDeniesOrGoesByWhatItKnows(t *testing.T) {
 	}
 	s.start()
 	if !eventually(func() bool {
-		first, err := strict.Spend(t.Context(), proof(fmt.Sprint("back", time.Now().UnixNano())), until)
+		first, err := strict.Spend(t.Context(), dpop.Holder{}, proof(fmt.Sprint("back", time.Now().UnixNano())), until)
 		return first && err == nil
 	}) {
 		t.Error("deny: did not come back")
 	}
 	if !eventually(func() bool {
-		_, err := local.Spend(t.Context(), proof(fmt.Sprint("back", time.Now().UnixNano())), until)
+		_, err := local.Spend(t.Context(), dpop.Holder{}, proof(fmt.Sprint("back", time.Now().UnixNano())), until)
 		return err == nil && local.Err() == nil
 	}) {
 		t.Error("local: did not come back")
@@ -294,7 +295,7 @@ func TestASilentServerIsDownAfterTheTimeout(t *testing.T) {
 	}
 	defer store.Close()
 	began := time.Now()
-	if _, err := store.Spend(t.Context(), proof("a"), time.Now().Add(time.Minute)); err == nil || time.Since(began) > 5*time.Second {
+	if _, err := store.Spend(t.Context(), dpop.Holder{}, proof("a"), time.Now().Add(time.Minute)); err == nil || time.Since(began) > 5*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
@@ -305,7 +306,7 @@ func TestACallerThatLeavesIsNotTheServersSilence(t *testing.T) {
 	store := open(t, s, "", &seen)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := store.Spend(ctx, proof("a"), time.Now().Add(time.Minute)); err == nil {
+	if _, err := store.Spend(ctx, dpop.Holder{}, proof("a"), time.Now().Add(time.Minute)); err == nil {
 		t.Error("answered to nobody")
 	}
 	if seen.lost.Load() != 0 || store.Err() != nil {
@@ -347,7 +348,7 @@ func TestAServerThatIsDownIsLeftAloneByThoseWhoCanDoWithout(t *testing.T) {
 		defer store.Close()
 		before, began := asked.Load(), time.Now()
 		for i := range proofs {
-			first, err := store.Spend(t.Context(), proof(fmt.Sprint(i)), time.Now().Add(time.Minute))
+			first, err := store.Spend(t.Context(), dpop.Holder{}, proof(fmt.Sprint(i)), time.Now().Add(time.Minute))
 			if first != (whenDown == "local") || (err == nil) != first {
 				t.Errorf("%s: %v, %v", whenDown, first, err)
 			}
@@ -366,7 +367,7 @@ func TestATimeoutThatIsNotSetIsShortAndNotNone(t *testing.T) {
 	s := newServer(t)
 	store := open(t, s, "", nil, func(c *valkey.Config) { c.Timeout = 0 })
 	if !eventually(func() bool {
-		first, err := store.Spend(t.Context(), proof(fmt.Sprint(time.Now().UnixNano())), time.Now().Add(time.Minute))
+		first, err := store.Spend(t.Context(), dpop.Holder{}, proof(fmt.Sprint(time.Now().UnixNano())), time.Now().Add(time.Minute))
 		return first && err == nil
 	}) {
 		t.Errorf("no answer in the time there is: %v", store.Err())
@@ -534,10 +535,10 @@ func TestAPasswordIsAskedFor(t *testing.T) {
 	}
 	until := time.Now().Add(time.Minute)
 	with := open(t, s, "", nil, func(c *valkey.Config) { c.PasswordFile = file })
-	if first, err := with.Spend(t.Context(), proof("a"), until); !first || err != nil {
+	if first, err := with.Spend(t.Context(), dpop.Holder{}, proof("a"), until); !first || err != nil {
 		t.Errorf("with it: %v, %v", first, err)
 	}
-	if _, err := open(t, s, "", nil).Spend(t.Context(), proof("b"), until); err == nil {
+	if _, err := open(t, s, "", nil).Spend(t.Context(), dpop.Holder{}, proof("b"), until); err == nil {
 		t.Error("without it: answered")
 	}
 }
@@ -596,7 +597,7 @@ func TestAServerOverTLSMustBeWhoItSays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := store.Spend(t.Context(), proof(c.claim), time.Now().Add(time.Minute)); (err == nil) != c.ok {
+		if _, err := store.Spend(t.Context(), dpop.Holder{}, proof(c.claim), time.Now().Add(time.Minute)); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.claim, err)
 		}
 		store.Close()
