@@ -100,28 +100,36 @@ func benchLog(b *testing.B, n, size int) Config {
 }
 
 func BenchmarkVerify(b *testing.B) {
+	const n = 20000
 	for _, size := range []int{1, 64} {
-		b.Run(fmt.Sprintf("writers=%d", size), func(b *testing.B) {
-			const n = 20000
-			cfg := benchLog(b, n, size)
-			var bytes int64
-			for e, err := range Read(cfg.Dir, 0) {
-				if err != nil {
-					b.Fatal(err)
-				}
-				bytes += int64(len(e.Leaf))
+		cfg := benchLog(b, n, size)
+		var bytes int64
+		for e, err := range Read(cfg.Dir, 0) {
+			if err != nil {
+				b.Fatal(err)
 			}
-			b.SetBytes(bytes)
-			cpu := cpuTime()
-			for b.Loop() {
-				report, err := Verify(cfg.Dir, cfg.Key.Verifier(), VerifyOptions{})
-				if err != nil || !report.OK() {
-					b.Fatal(report, err)
+			bytes += int64(len(e.Leaf))
+		}
+		for _, which := range []struct {
+			name string
+			Signatures
+		}{{"sample", SampleSignatures}, {"every", EverySignature}} {
+			b.Run(fmt.Sprintf("writers=%d/%s", size, which.name), func(b *testing.B) {
+				b.SetBytes(bytes)
+				cpu := cpuTime()
+				batches := 0
+				for b.Loop() {
+					report, err := Verify(cfg.Dir, cfg.Key.Verifier(), VerifyOptions{Signatures: which.Signatures})
+					if err != nil || !report.OK() {
+						b.Fatal(report, err)
+					}
+					batches = report.Batches
 				}
-			}
-			b.ReportMetric(float64((cpuTime()-cpu).Nanoseconds())/float64(b.N)/n, "cpu-ns/record")
-			b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "records/s")
-		})
+				b.ReportMetric(float64((cpuTime()-cpu).Nanoseconds())/float64(b.N)/n, "cpu-ns/record")
+				b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "records/s")
+				b.ReportMetric(float64(batches)*float64(b.N)/b.Elapsed().Seconds(), "batches/s")
+			})
+		}
 	}
 }
 

@@ -189,7 +189,7 @@ func crashSeries(t *testing.T, rounds int, kill func(dir string, round int) map[
 	}
 	l := mustOpen(t, Config{Dir: log, Key: key, Boot: self, SegmentBytes: minSegmentBytes})
 	mustClose(t, l)
-	report, err := Verify(log, key.Verifier(), VerifyOptions{EverySignature: true})
+	report, err := Verify(log, key.Verifier(), VerifyOptions{Signatures: EverySignature})
 	if err != nil || !report.OK() {
 		t.Fatalf("after %d kills: %+v, %v", rounds, report, err)
 	}

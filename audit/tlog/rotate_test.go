@@ -38,7 +38,7 @@ func rotated(t *testing.T) (Config, []*Key) {
 func TestVerifyFollowsTheKeyFromAnyThatIsPinned(t *testing.T) {
 	cfg, keys := rotated(t)
 	for i, key := range keys {
-		report, err := Verify(cfg.Dir, key.Verifier(), VerifyOptions{EverySignature: true})
+		report, err := Verify(cfg.Dir, key.Verifier(), VerifyOptions{Signatures: EverySignature})
 		if err != nil || !report.OK() || report.Rotations != 2 {
 			t.Errorf("with key %d pinned: %+v, %v", i, report, err)
 		}

@@ -152,7 +152,7 @@ func failAt(t *testing.T, site string, cause error, nth int) {
 	}
 	cfg.create, cfg.reach = nil, nil
 	mustClose(t, mustOpen(t, cfg))
-	report, err := Verify(cfg.Dir, cfg.Key.Verifier(), VerifyOptions{EverySignature: true})
+	report, err := Verify(cfg.Dir, cfg.Key.Verifier(), VerifyOptions{Signatures: EverySignature})
 	if err != nil || !report.OK() || report.Unresolved != 0 {
 		t.Fatalf("Verify = %+v, %v", report, err)
 	}

@@ -1,6 +1,7 @@
 package tlog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -27,11 +28,26 @@ type VerifyOptions struct {
 	// checkpoint that the log extends: the held one, or else the one that is
 	// kept with the log.
 	Witnesses Witnesses
-	// EverySignature checks the signature of each batch. Otherwise it is that of
-	// every thousandth and of the last: through the chain a signature vouches
-	// for all before it, signatures included.
-	EverySignature bool
+	// Signatures says of which batches they are checked.
+	Signatures Signatures
 }
+
+// Signatures is of which batches they are checked. Through the chain each
+// vouches for all before it, signatures included: so the last is enough to show
+// that whoever holds the key stands by the whole log, and all of them that it
+// was written by the key batch for batch, as a log is.
+type Signatures int
+
+// Which signatures are checked.
+const (
+	SignaturesBySize Signatures = iota // all of them if the log takes no more than 256 MiB, else as SampleSignatures
+	SampleSignatures                   // one in 1024, and the last
+	EverySignature
+)
+
+// smallBytes is up to which size, in bytes, the signatures of a log are few enough
+// to be checked each: even if each batch has one short record they take seconds.
+const smallBytes = 256 << 20
 
 // Report is what [Verify] found. With an empty Code the log is whole up to
 // TreeSize.
@@ -50,6 +66,7 @@ type Report struct {
 	Outcomes   int      `json:"outcomes"`
 	Unresolved int      `json:"unresolved"` // allowed decisions without an outcome
 	Batches    int      `json:"batches"`
+	Signatures int      `json:"signatures"` // of batches, that were checked
 	Segments   int      `json:"segments"`
 	Pruned     uint64   `json:"pruned,omitempty"`          // records below this were destroyed, as a record says; their hashes remain
 	Rotations  int      `json:"rotations,omitempty"`       // of the signing key
@@ -82,7 +99,7 @@ func Verify(dir string, key note.Verifier, opts VerifyOptions) (Report, error) {
 		return report, fmt.Errorf("verify log: %w", err)
 	}
 	report.Exposed = exposure(dir)
-	v := &verifier{dir: dir, key: key, report: &report, every: opts.EverySignature}
+	v := &verifier{dir: dir, key: key, report: &report, every: opts.Signatures == EverySignature}
 	err := v.run(opts)
 	var fault *Fault
 	if errors.As(err, &fault) {
@@ -102,7 +119,9 @@ type verifier struct {
 	sum    summarizer
 	wall   int64 // of the last batch, in µs since the Unix epoch
 
-	pending []*batch // batches whose signature is still to be checked
+	pending  []*batch // batches whose signature is still to be checked
+	checking []*batch // those before, whose signatures are being checked meanwhile
+	checked  chan int // gets the index of the first bad one of them, or their number; nil: none are
 }
 
 // run returns a *[Fault] for damage.
@@ -135,6 +154,11 @@ func (v *verifier) run(opts VerifyOptions) error {
 		return err
 	}
 	v.report.Segments = len(segs)
+	if opts.Signatures == SignaturesBySize {
+		if v.every, err = isSmall(v.dir, segs); err != nil {
+			return err
+		}
+	}
 	if err := v.walk(segs, at); err != nil {
 		return err
 	}
@@ -175,8 +199,22 @@ func (v *verifier) anchored(opts VerifyOptions) (heldCheckpoint, error) {
 	return cp, nil
 }
 
-// walk checks all batches, in order. Signatures are checked in runs; an earlier
-// bad one comes before a later fault of another kind.
+// isSmall says whether segments take no more than smallBytes.
+func isSmall(dir string, segs []int) (bool, error) {
+	var size int64
+	for _, n := range segs {
+		info, err := os.Stat(segmentPath(dir, n))
+		if err != nil {
+			return false, fmt.Errorf("verify log: %w", err)
+		}
+		size += info.Size()
+	}
+	return size <= smallBytes, nil
+}
+
+// walk checks all batches, in order. Signatures are checked in runs, one run
+// while the next is read; an earlier bad one comes before a later fault of
+// another kind.
 func (v *verifier) walk(segs []int, at []heldCheckpoint) error {
 	w := walk(v.dir, segs, v.key.Name())
 	w.deep = true
@@ -191,7 +229,7 @@ func (v *verifier) walk(segs []int, at []heldCheckpoint) error {
 			err = c.check(w.cur.header, b)
 		}
 		if err != nil {
-			if sigErr := v.signatures(); sigErr != nil {
+			if sigErr := cmp.Or(v.signatures(), v.await()); sigErr != nil {
 				return sigErr
 			}
 			if err := v.end(err); err != nil {
@@ -280,20 +318,40 @@ func (v *verifier) count(b *batch) {
 // signatureRun is how many batches one signature vouches for.
 const signatureRun = 1024
 
-// signatures checks the pending batches.
+// signatures begins to check those of the pending batches, once those before
+// have been.
 func (v *verifier) signatures() error {
-	n := len(v.pending)
-	if n == 0 {
+	if err := v.await(); err != nil || len(v.pending) == 0 {
+		return err
+	}
+	v.checking, v.pending = v.pending, v.checking[:0]
+	v.checked = make(chan int, 1)
+	go func(run []*batch, every bool, checked chan<- int) {
+		if !every && run[len(run)-1].isSigned() {
+			checked <- len(run)
+			return
+		}
+		checked <- firstUnsigned(run)
+	}(v.checking, v.every, v.checked)
+	return nil
+}
+
+// await waits for the signatures that are being checked.
+func (v *verifier) await() error {
+	if v.checked == nil {
 		return nil
 	}
-	if v.every || !v.pending[n-1].isSigned() {
-		if i := firstUnsigned(v.pending); i < n {
-			return v.pending[i].fault(BadSignature, "not signed by the key of %s", v.key.Name())
-		}
+	i, run := <-v.checked, v.checking
+	v.checked = nil
+	if i < len(run) {
+		return run[i].fault(BadSignature, "not signed by the key of %s", v.key.Name())
 	}
-	t := v.pending[n-1].trailer
+	v.report.Signatures++
+	if v.every {
+		v.report.Signatures += len(run) - 1
+	}
+	t := run[len(run)-1].trailer
 	v.report.TreeSize, v.report.RootHex = t.size, fmt.Sprintf("%x", t.root[:])
-	v.pending = v.pending[:0]
 	return nil
 }
 

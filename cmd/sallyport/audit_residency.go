@@ -41,6 +41,7 @@ func auditResidencyCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&r.anchored, "anchored", false, "tell only if witnesses or held checkpoints vouch for all records of that time")
 	cmd.Flags().BoolVar(&r.json, "json", false, "print JSON")
 	r.v.window.flags(cmd)
+	everySignature(cmd, &r.v.signatures)
 	return cmd
 }
 
