@@ -1,13 +1,9 @@
 package gateway
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -20,61 +16,20 @@ import (
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/identity/dpop"
+	"github.com/sallyport-ai/sallyport/identity/jws/jwstest"
 )
 
 // resourceURL is where clients of these tests believe the gateway to be.
 const resourceURL = "https://llm.test"
 
-// prover is an OAuth client with a key of its own.
-type prover struct {
-	tb    testing.TB
-	key   *ecdsa.PrivateKey
-	jwk   map[string]string
-	count int
-}
-
-func newProver(tb testing.TB) *prover {
+// prove makes a proof of a client for a request to a path with a token.
+func prove(tb testing.TB, c *jwstest.Client, path, token, nonce string) string {
 	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	point, err := key.PublicKey.Bytes()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	encode := base64.RawURLEncoding.EncodeToString
-	return &prover{tb: tb, key: key, jwk: map[string]string{"kty": "EC", "crv": "P-256", "x": encode(point[1:33]), "y": encode(point[33:])}}
-}
-
-// thumbprint is what tokens of this client are bound to.
-func (p *prover) thumbprint() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, `{"crv":"P-256","kty":"EC","x":%q,"y":%q}`, p.jwk["x"], p.jwk["y"]))
-	return base64.RawURLEncoding.EncodeToString(sum[:])
-}
-
-// prove makes a proof for a request with a token.
-func (p *prover) prove(path, token, nonce string, change ...func(jwt.MapClaims)) string {
-	p.tb.Helper()
-	p.count++
-	sum := sha256.Sum256([]byte(token))
-	claims := jwt.MapClaims{
-		"jti": fmt.Sprint("p", p.count), "htm": http.MethodPost, "htu": resourceURL + path, "iat": time.Now().Unix(),
-		"ath": base64.RawURLEncoding.EncodeToString(sum[:]),
-	}
-	if nonce != "" {
-		claims["nonce"] = nonce
-	}
-	for _, c := range change {
-		c(claims)
-	}
-	t := jwt.NewWithClaims(jwt.SigningMethodES256, claims)
-	t.Header["typ"], t.Header["jwk"] = "dpop+jwt", p.jwk
-	text, err := t.SignedString(p.key)
-	if err != nil {
-		p.tb.Fatal(err)
-	}
-	return text
+	return c.Prove(tb, resourceURL+path, token, func(claims jwt.MapClaims) {
+		if nonce != "" {
+			claims["nonce"] = nonce
+		}
+	})
 }
 
 // bind makes a token of acme's user that is bound as cnf says.
@@ -107,15 +62,15 @@ const chatPath = "/v1/chat/completions"
 
 func TestAClientOfDPoPIsToldTheNonceAndGetsIn(t *testing.T) {
 	s := serve(t, provable(t, 0))
-	client := newProver(t)
-	token := s.bind(t, map[string]any{"jkt": client.thumbprint()})
-	first := s.post("", chat(s.newMark()), "Authorization", "DPoP "+token, "DPoP", client.prove(chatPath, token, ""))
+	client := jwstest.NewClient()
+	token := s.bind(t, map[string]any{"jkt": client.Thumbprint()})
+	first := s.post("", chat(s.newMark()), "Authorization", "DPoP "+token, "DPoP", prove(t, client, chatPath, token, ""))
 	s.want(first, http.StatusUnauthorized, "use_dpop_nonce")
 	nonce := first.header.Get("DPoP-Nonce")
 	if nonce == "" || !strings.Contains(strings.Join(first.header.Values("WWW-Authenticate"), "\n"), `DPoP realm="sallyport", algs="ES256 `) {
 		t.Fatalf("told %v", first.header)
 	}
-	proof := client.prove(chatPath, token, nonce)
+	proof := prove(t, client, chatPath, token, nonce)
 	second := s.post("", chat(s.newMark()), "Authorization", "DPoP "+token, "DPoP", proof)
 	s.want(second, http.StatusOK, "")
 	if second.header.Get("DPoP-Nonce") == "" {
@@ -128,12 +83,12 @@ func TestAClientOfDPoPIsToldTheNonceAndGetsIn(t *testing.T) {
 		"the proof once more":               {"Authorization", "DPoP " + token, "DPoP", proof},
 		"the token as a bearer token":       {"Authorization", "Bearer " + token},
 		"the token as an API key":           {"X-Api-Key", token},
-		"the token as bearer, with a proof": {"Authorization", "Bearer " + token, "DPoP", client.prove(chatPath, token, nonce)},
-		"another client's proof":            {"Authorization", "DPoP " + token, "DPoP", newProver(t).prove(chatPath, token, nonce)},
-		"a proof for another route":         {"Authorization", "DPoP " + token, "DPoP", client.prove("/v1/embeddings", token, nonce)},
-		"a proof for another token":         {"Authorization", "DPoP " + token, "DPoP", client.prove(chatPath, token+"x", nonce)},
-		"two proofs":                        {"Authorization", "DPoP " + token, "DPoP", client.prove(chatPath, token, nonce), "DPoP", client.prove(chatPath, token, nonce)},
-		"an unbound token with a proof":     {"Authorization", "DPoP " + s.tokens["acme"], "DPoP", client.prove(chatPath, s.tokens["acme"], nonce)},
+		"the token as bearer, with a proof": {"Authorization", "Bearer " + token, "DPoP", prove(t, client, chatPath, token, nonce)},
+		"another client's proof":            {"Authorization", "DPoP " + token, "DPoP", prove(t, jwstest.NewClient(), chatPath, token, nonce)},
+		"a proof for another route":         {"Authorization", "DPoP " + token, "DPoP", prove(t, client, "/v1/embeddings", token, nonce)},
+		"a proof for another token":         {"Authorization", "DPoP " + token, "DPoP", prove(t, client, chatPath, token+"x", nonce)},
+		"two proofs":                        {"Authorization", "DPoP " + token, "DPoP", prove(t, client, chatPath, token, nonce), "DPoP", prove(t, client, chatPath, token, nonce)},
+		"an unbound token with a proof":     {"Authorization", "DPoP " + s.tokens["acme"], "DPoP", prove(t, client, chatPath, s.tokens["acme"], nonce)},
 	} {
 		mark := s.newMark()
 		if a := s.post("", chat(mark), header...); a.status != http.StatusUnauthorized || a.code() != "bad_credential" {
@@ -145,12 +100,12 @@ func TestAClientOfDPoPIsToldTheNonceAndGetsIn(t *testing.T) {
 
 func TestAStreamOfDPoPIsAskedForAgainWithoutAProof(t *testing.T) {
 	s := serve(t, provable(t, 0), impatient(t))
-	client := newProver(t)
-	token := s.bind(t, map[string]any{"jkt": client.thumbprint()})
+	client := jwstest.NewClient()
+	token := s.bind(t, map[string]any{"jkt": client.Thumbprint()})
 	nonce := s.g.live.Load().oauth.nonce()
 	mark := s.newMark()
 	s.engine.on(mark, trickle(2500*time.Millisecond))
-	a := s.post("", chat(mark, streamed), "Authorization", "DPoP "+token, "DPoP", client.prove(chatPath, token, nonce))
+	a := s.post("", chat(mark, streamed), "Authorization", "DPoP "+token, "DPoP", prove(t, client, chatPath, token, nonce))
 	if _, outcome := s.lone(a); !strings.Contains(a.body, "[DONE]") || outcome.Status != audit.StatusOK {
 		t.Errorf("ended %s (%s): %s", outcome.Status, outcome.Reason, a.body[max(0, len(a.body)-300):])
 	}
@@ -160,10 +115,10 @@ func TestAKeyThatFillsTheMemoryOfProofsHindersItselfAlone(t *testing.T) {
 	s := serve(t, provable(t, 9))
 	nonce := s.g.live.Load().oauth.nonce()
 	asker := func() func() answer {
-		client := newProver(t)
-		token := s.bind(t, map[string]any{"jkt": client.thumbprint()})
+		client := jwstest.NewClient()
+		token := s.bind(t, map[string]any{"jkt": client.Thumbprint()})
 		return func() answer {
-			return s.post("", chat(s.newMark()), "Authorization", "DPoP "+token, "DPoP", client.prove(chatPath, token, nonce))
+			return s.post("", chat(s.newMark()), "Authorization", "DPoP "+token, "DPoP", prove(t, client, chatPath, token, nonce))
 		}
 	}
 	greedy, other := asker(), asker()
@@ -201,7 +156,7 @@ func TestATokenBoundToACertificateComesOverItAlone(t *testing.T) {
 // A refusal is the same whatever is wrong with a token.
 func TestARefusalSaysNothingOfTheToken(t *testing.T) {
 	s := serve(t, provable(t, 0))
-	client := newProver(t)
+	client := jwstest.NewClient()
 	nonce := s.g.live.Load().oauth.nonce()
 	mint := func(change map[string]any) string {
 		claims := maps.Clone(callers["acme"])
@@ -227,11 +182,11 @@ func TestARefusalSaysNothingOfTheToken(t *testing.T) {
 		{"an expired token", []string{"Authorization", "Bearer " + s.tokens["expired"]}, `, error="invalid_token"`, ""},
 		{"a token of another issuer", []string{"Authorization", "Bearer " + mint(map[string]any{"iss": "https://evil.test"})}, `, error="invalid_token"`, ""},
 		{"a token without a tenant", []string{"Authorization", "Bearer " + mint(map[string]any{"tenant": ""})}, `, error="invalid_token"`, ""},
-		{"a bound token without its key", []string{"Authorization", "Bearer " + s.bind(t, map[string]any{"jkt": client.thumbprint()})}, `, error="invalid_token"`, ""},
+		{"a bound token without its key", []string{"Authorization", "Bearer " + s.bind(t, map[string]any{"jkt": client.Thumbprint()})}, `, error="invalid_token"`, ""},
 		{"two tokens", []string{"Authorization", "Bearer " + good, "Authorization", "Bearer " + good}, `, error="invalid_token"`, ""},
 		{"another scheme", []string{"Authorization", "Basic YTpi"}, `, error="invalid_token"`, ""},
-		{"a good proof with a forged token", []string{"Authorization", "DPoP a.b.c", "DPoP", client.prove(chatPath, "a.b.c", nonce)}, "", `, error="invalid_token"`},
-		{"a good proof with a good token of another", []string{"Authorization", "DPoP " + good, "DPoP", client.prove(chatPath, good, nonce)}, "", `, error="invalid_token"`},
+		{"a good proof with a forged token", []string{"Authorization", "DPoP a.b.c", "DPoP", prove(t, client, chatPath, "a.b.c", nonce)}, "", `, error="invalid_token"`},
+		{"a good proof with a good token of another", []string{"Authorization", "DPoP " + good, "DPoP", prove(t, client, chatPath, good, nonce)}, "", `, error="invalid_token"`},
 		{"a bad proof with a forged token", []string{"Authorization", "DPoP a.b.c", "DPoP", "a.b.c"}, "", `, error="invalid_dpop_proof"`},
 		{"a bad proof with a good token", []string{"Authorization", "DPoP " + good, "DPoP", "a.b.c"}, "", `, error="invalid_dpop_proof"`},
 		{"no proof", []string{"Authorization", "DPoP " + good}, "", `, error="invalid_dpop_proof"`},

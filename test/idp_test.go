@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
@@ -25,13 +26,14 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/jws/jwstest"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 )
 
 // provider is an OpenID Connect provider that is not ours, in test/idp.
 type provider struct {
 	url, port string
-	keys      []map[string]string // private ones, of which the first signs
+	keys      []jwstest.Object // private ones, of which the first signs
 	file      string
 	process   *process
 }
@@ -49,7 +51,7 @@ func newProvider(t *testing.T) *provider {
 	}
 	p := &provider{port: freePort(t), file: filepath.Join(t.TempDir(), "keys.json")}
 	p.url = "http://127.0.0.1:" + p.port
-	p.keys = []map[string]string{privateJWK(t, "first")}
+	p.keys = []jwstest.Object{privateJWK(t, "first")}
 	p.start(t)
 	return p
 }
@@ -68,13 +70,9 @@ func (p *provider) start(t *testing.T) {
 	p.process, _ = startFile(t, node, providerServes, "idp/provider.mjs", p.port, p.file)
 }
 
-func privateJWK(t *testing.T, id string) map[string]string {
+func privateJWK(t *testing.T, id string) jwstest.Object {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	point, err := key.PublicKey.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,8 +80,9 @@ func privateJWK(t *testing.T, id string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b64 := base64.RawURLEncoding.EncodeToString
-	return map[string]string{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": id, "x": b64(point[1:33]), "y": b64(point[33:]), "d": b64(secret)}
+	jwk := jwstest.JWK(key.Public())
+	maps.Copy(jwk, jwstest.Object{"alg": "ES256", "use": "sig", "kid": id, "d": jwstest.Base64(secret)})
+	return jwk
 }
 
 // grant asks the token endpoint.
@@ -220,7 +219,7 @@ func TestTokensOfAProviderThatIsNotOurs(t *testing.T) {
 	// The provider replaces its key: the new one is found by the first token of
 	// it, and from then on the old one is worth nothing.
 	p.process.kill()
-	p.keys = []map[string]string{privateJWK(t, "second")}
+	p.keys = []jwstest.Object{privateJWK(t, "second")}
 	p.start(t)
 	w.outcome(t, gateway, p.batch(t), http.StatusOK)
 	w.outcome(t, gateway, service, http.StatusUnauthorized)

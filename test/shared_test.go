@@ -2,11 +2,6 @@ package test
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"net"
 	"net/http"
@@ -17,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
-
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/identity/jws/jwstest"
 )
 
 // redis is a server that gateways share, on a socket of its own. It keeps nothing.
@@ -79,26 +73,16 @@ func (r *redis) stop() {
 
 // dpopClient is a client whose tokens are bound to its key.
 type dpopClient struct {
-	key    *ecdsa.PrivateKey
-	jwk    map[string]string
+	*jwstest.Client
 	token  string
 	origin string // as the gateways say that they are called
 }
 
 func (w *world) dpopClient(t *testing.T, origin string) *dpopClient {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	point, err := key.PublicKey.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b64 := base64.RawURLEncoding.EncodeToString
-	c := &dpopClient{key: key, jwk: map[string]string{"kty": "EC", "crv": "P-256", "x": b64(point[1:33]), "y": b64(point[33:])}, origin: origin}
-	thumbprint := sha256.Sum256(fmt.Appendf(nil, `{"crv":"P-256","kty":"EC","x":%q,"y":%q}`, c.jwk["x"], c.jwk["y"]))
-	c.token, err = w.issuer.Mint(map[string]any{"sub": "alice@acme.example", "tenant": "acme", "aud": audience, "cnf": map[string]string{"jkt": b64(thumbprint[:])}})
+	c := &dpopClient{Client: jwstest.NewClient(), origin: origin}
+	var err error
+	c.token, err = w.issuer.Mint(map[string]any{"sub": "alice@acme.example", "tenant": "acme", "aud": audience, "cnf": map[string]string{"jkt": c.Thumbprint()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,16 +91,7 @@ func (w *world) dpopClient(t *testing.T, origin string) *dpopClient {
 
 func (c *dpopClient) proof(t *testing.T) string {
 	t.Helper()
-	sum := sha256.Sum256([]byte(c.token))
-	p := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{
-		"jti": rand.Text(), "htm": "POST", "htu": c.origin + completions, "iat": time.Now().Unix(), "ath": base64.RawURLEncoding.EncodeToString(sum[:]),
-	})
-	p.Header["typ"], p.Header["jwk"] = "dpop+jwt", c.jwk
-	text, err := p.SignedString(c.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return c.Prove(t, c.origin+completions, c.token)
 }
 
 // status is how a gateway answers to a proof.

@@ -3,21 +3,14 @@ package dpop_test
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/rsa"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,6 +19,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/identity/dpop"
+	"github.com/sallyport-ai/sallyport/identity/jws/jwstest"
 )
 
 const (
@@ -34,125 +28,28 @@ const (
 	access = "header.payload.signature"
 )
 
-// signing are the keys of every test; making RSA keys takes long.
-var signing = sync.OnceValue(func() (k struct {
-	ec, other *ecdsa.PrivateKey
-	ec384     *ecdsa.PrivateKey
-	rsa, weak *rsa.PrivateKey
-	ed        ed25519.PrivateKey
-},
-) {
-	must := func(err error) {
-		if err != nil {
-			panic(err)
-		}
-	}
-	var err error
-	k.ec, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(err)
-	k.other, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(err)
-	k.ec384, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
-	must(err)
-	k.rsa, err = rsa.GenerateKey(rand.Reader, 2048)
-	must(err)
-	k.weak, err = rsa.GenerateKey(rand.Reader, 1024)
-	must(err)
-	_, k.ed, err = ed25519.GenerateKey(rand.Reader)
-	must(err)
-	return k
-})
-
-type object = map[string]any
-
-func b64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
-
-func jwkOf(public crypto.PublicKey) object {
-	switch p := public.(type) {
-	case *ecdsa.PublicKey:
-		point, err := p.Bytes()
-		if err != nil {
-			panic(err)
-		}
-		half := len(point) / 2
-		return object{"kty": "EC", "crv": p.Params().Name, "x": b64(point[1 : 1+half]), "y": b64(point[1+half:])}
-	case *rsa.PublicKey:
-		return object{"kty": "RSA", "n": b64(p.N.Bytes()), "e": b64(big.NewInt(int64(p.E)).Bytes())}
-	case ed25519.PublicKey:
-		return object{"kty": "OKP", "crv": "Ed25519", "x": b64(p)}
-	}
-	panic("no such key")
-}
-
-// thumbprint is RFC 7638 by hand.
-func thumbprint(j object) string {
-	var text string
-	switch j["kty"] {
-	case "EC":
-		text = fmt.Sprintf(`{"crv":%q,"kty":"EC","x":%q,"y":%q}`, j["crv"], j["x"], j["y"])
-	case "RSA":
-		text = fmt.Sprintf(`{"e":%q,"kty":"RSA","n":%q}`, j["e"], j["n"])
-	case "OKP":
-		text = fmt.Sprintf(`{"crv":%q,"kty":"OKP","x":%q}`, j["crv"], j["x"])
-	}
-	sum := sha256.Sum256([]byte(text))
-	return b64(sum[:])
-}
+type object = jwstest.Object
 
 // draft is a proof before it is signed.
-type draft struct {
-	header, claims object
-	method         jwt.SigningMethod
-	key            any
-	rawHeader      string // in place of header
-	rawClaims      string // in place of claims
-}
+type draft struct{ jwstest.Draft }
 
 var proofs atomic.Int64
 
 func newDraft(now time.Time) *draft {
 	sum := sha256.Sum256([]byte(access))
-	return &draft{
-		header: object{"typ": "dpop+jwt", "alg": "ES256", "jwk": jwkOf(signing().ec.Public())},
-		claims: object{
-			"jti": fmt.Sprint("proof-", proofs.Add(1)), "htm": "POST", "htu": origin + path, "iat": now.Unix(), "ath": b64(sum[:]),
+	return &draft{jwstest.Draft{
+		Header: object{"typ": "dpop+jwt", "alg": "ES256", "jwk": jwstest.JWK(jwstest.Keys().EC.Public())},
+		Claims: object{
+			"jti": fmt.Sprint("proof-", proofs.Add(1)), "htm": "POST", "htu": origin + path, "iat": now.Unix(), "ath": jwstest.Base64(sum[:]),
 		},
-		method: jwt.SigningMethodES256, key: signing().ec,
-	}
+		Method: jwt.SigningMethodES256, Key: jwstest.Keys().EC,
+	}}
 }
 
 // by signs with another key and algorithm.
 func (d *draft) by(algorithm string, key crypto.Signer) {
-	d.header["alg"], d.header["jwk"] = algorithm, jwkOf(key.Public())
-	d.method, d.key = jwt.GetSigningMethod(algorithm), key
-}
-
-func (d *draft) sign(tb testing.TB) string {
-	tb.Helper()
-	part := func(raw string, o object) string {
-		if raw == "" {
-			b, err := json.Marshal(o)
-			if err != nil {
-				tb.Fatal(err)
-			}
-			raw = string(b)
-		}
-		return b64([]byte(raw))
-	}
-	text := part(d.rawHeader, d.header) + "." + part(d.rawClaims, d.claims)
-	signature, err := d.method.Sign(text, d.key)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return text + "." + b64(signature)
-}
-
-func insert(o object, text string) string {
-	b, err := json.Marshal(o)
-	if err != nil {
-		panic(err)
-	}
-	return strings.TrimSuffix(string(b), "}") + "," + text + "}"
+	d.Header["alg"], d.Header["jwk"] = algorithm, jwstest.JWK(key.Public())
+	d.Method, d.Key = jwt.GetSigningMethod(algorithm), key
 }
 
 func newVerifier(tb testing.TB, change ...func(*dpop.Config)) *dpop.Verifier {
@@ -175,7 +72,7 @@ func judge(v *dpop.Verifier, proof string) (identity.Proof, error) {
 
 // Every way in which a proof is known to have been made to lie.
 func TestHostileProofs(t *testing.T) {
-	k := signing()
+	k := jwstest.Keys()
 	v := newVerifier(t)
 	now := time.Now()
 	for _, c := range []struct {
@@ -185,85 +82,85 @@ func TestHostileProofs(t *testing.T) {
 		reason string // empty: it holds
 	}{
 		{"a proof", func(*draft) {}, nil, ""},
-		{"by ES384", func(d *draft) { d.by("ES384", k.ec384) }, nil, ""},
-		{"by EdDSA", func(d *draft) { d.by("EdDSA", k.ed) }, nil, ""},
-		{"by PS256", func(d *draft) { d.by("PS256", k.rsa) }, nil, ""},
-		{"by RS256", func(d *draft) { d.by("RS256", k.rsa) }, nil, ""},
-		{"by an RSA key of 1024 bits", func(d *draft) { d.by("RS256", k.weak) }, nil, "1024 bits"},
-		{"by RS512, which is not for proofs", func(d *draft) { d.by("RS512", k.rsa) }, nil, `"RS512" is not one`},
-		{"typ JWT", func(d *draft) { d.header["typ"] = "JWT" }, nil, "typ is not"},
-		{"typ of an access token", func(d *draft) { d.header["typ"] = "at+jwt" }, nil, "typ is not"},
-		{"no typ", func(d *draft) { delete(d.header, "typ") }, nil, "typ is not"},
-		{"alg none", func(d *draft) { d.header["alg"] = "none" }, nil, `"none" is not accepted`},
+		{"by ES384", func(d *draft) { d.by("ES384", k.EC384) }, nil, ""},
+		{"by EdDSA", func(d *draft) { d.by("EdDSA", k.Ed) }, nil, ""},
+		{"by PS256", func(d *draft) { d.by("PS256", k.RSA) }, nil, ""},
+		{"by RS256", func(d *draft) { d.by("RS256", k.RSA) }, nil, ""},
+		{"by an RSA key of 1024 bits", func(d *draft) { d.by("RS256", k.Weak) }, nil, "1024 bits"},
+		{"by RS512, which is not for proofs", func(d *draft) { d.by("RS512", k.RSA) }, nil, `"RS512" is not one`},
+		{"typ JWT", func(d *draft) { d.Header["typ"] = "JWT" }, nil, "typ is not"},
+		{"typ of an access token", func(d *draft) { d.Header["typ"] = "at+jwt" }, nil, "typ is not"},
+		{"no typ", func(d *draft) { delete(d.Header, "typ") }, nil, "typ is not"},
+		{"alg none", func(d *draft) { d.Header["alg"] = "none" }, nil, `"none" is not accepted`},
 		{"the public key as a secret", func(d *draft) {
-			d.header["alg"], d.method, d.key = "HS256", jwt.SigningMethodHS256, []byte(fmt.Sprint(d.header["jwk"]))
+			d.Header["alg"], d.Method, d.Key = "HS256", jwt.SigningMethodHS256, []byte(fmt.Sprint(d.Header["jwk"]))
 		}, nil, `"HS256" is not accepted`},
-		{"no key in it", func(d *draft) { delete(d.header, "jwk") }, nil, "no key"},
-		{"a key that is a string", func(d *draft) { d.header["jwk"] = "x" }, nil, "not an object"},
-		{"a key that is null", func(d *draft) { d.header["jwk"] = nil }, nil, "not an object"},
-		{"a private key", func(d *draft) { d.header["jwk"].(object)["d"] = "AA" }, nil, "holds a secret"},
-		{"an empty private key", func(d *draft) { d.header["jwk"].(object)["d"] = "" }, nil, "holds a secret"},
-		{"a private RSA key's prime", func(d *draft) { d.by("RS256", k.rsa); d.header["jwk"].(object)["p"] = "AA" }, nil, "holds a secret"},
-		{"a symmetric key", func(d *draft) { d.header["jwk"] = object{"kty": "oct", "k": "AAAA"} }, nil, "holds a secret"},
-		{"a key for encryption", func(d *draft) { d.header["jwk"].(object)["use"] = "enc" }, nil, "not for signatures"},
-		{"a key off its curve", func(d *draft) { j := d.header["jwk"].(object); j["x"] = j["y"] }, nil, "proof of possession"},
+		{"no key in it", func(d *draft) { delete(d.Header, "jwk") }, nil, "no key"},
+		{"a key that is a string", func(d *draft) { d.Header["jwk"] = "x" }, nil, "not an object"},
+		{"a key that is null", func(d *draft) { d.Header["jwk"] = nil }, nil, "not an object"},
+		{"a private key", func(d *draft) { d.Header["jwk"].(object)["d"] = "AA" }, nil, "holds a secret"},
+		{"an empty private key", func(d *draft) { d.Header["jwk"].(object)["d"] = "" }, nil, "holds a secret"},
+		{"a private RSA key's prime", func(d *draft) { d.by("RS256", k.RSA); d.Header["jwk"].(object)["p"] = "AA" }, nil, "holds a secret"},
+		{"a symmetric key", func(d *draft) { d.Header["jwk"] = object{"kty": "oct", "k": "AAAA"} }, nil, "holds a secret"},
+		{"a key for encryption", func(d *draft) { d.Header["jwk"].(object)["use"] = "enc" }, nil, "not for signatures"},
+		{"a key off its curve", func(d *draft) { j := d.Header["jwk"].(object); j["x"] = j["y"] }, nil, "proof of possession"},
 		{"a key with its x twice", func(d *draft) {
-			d.rawHeader = strings.Replace(insert(d.header, `"x":1`), `"kty"`, `"x":"AA","kty"`, 1)
+			d.RawHeader = strings.Replace(jwstest.Insert(d.Header, `"x":1`), `"kty"`, `"x":"AA","kty"`, 1)
 		}, nil, "given twice"},
-		{"a key with X beside x", func(d *draft) { d.header["jwk"].(object)["X"] = "AA" }, nil, "differ in case"},
-		{"another key than the one that signed", func(d *draft) { d.header["jwk"] = jwkOf(k.other.Public()) }, nil, "signature is invalid"},
-		{"jku beside the key", func(d *draft) { d.header["jku"] = "https://evil.test" }, nil, `"jku" is not accepted`},
-		{"crit", func(d *draft) { d.header["crit"] = []string{"x"} }, nil, `"crit" is not accepted`},
-		{"htm of another method", func(d *draft) { d.claims["htm"] = "GET" }, nil, "htm is not"},
-		{"htm in lower case", func(d *draft) { d.claims["htm"] = "post" }, nil, "htm is not"},
-		{"no htm", func(d *draft) { delete(d.claims, "htm") }, nil, "htm is not"},
-		{"htm twice", func(d *draft) { d.rawClaims = insert(d.claims, `"htm":"POST"`) }, nil, "given twice"},
-		{"HTM beside htm", func(d *draft) { d.claims["HTM"] = "POST" }, nil, "differ in case"},
-		{"htu with a query, which does not count", func(d *draft) { d.claims["htu"] = origin + path + "?a=b#c" }, nil, ""},
-		{"htu with the default port", func(d *draft) { d.claims["htu"] = origin + ":443" + path }, nil, ""},
-		{"htu with an upper-case host", func(d *draft) { d.claims["htu"] = "HTTPS://LLM.test" + path }, nil, ""},
-		{"htu with another port", func(d *draft) { d.claims["htu"] = origin + ":8443" + path }, nil, "htu is not"},
-		{"htu over http", func(d *draft) { d.claims["htu"] = "http://llm.test" + path }, nil, "htu is not"},
-		{"htu of another host", func(d *draft) { d.claims["htu"] = "https://evil.test" + path }, nil, "htu is not"},
-		{"htu of the host that the caller says", func(d *draft) { d.claims["htu"] = "https://whatever.the.caller.says" + path }, nil, "htu is not"},
-		{"htu of another route", func(d *draft) { d.claims["htu"] = origin + "/v1/embeddings" }, nil, "htu is not"},
-		{"htu with a trailing slash", func(d *draft) { d.claims["htu"] = origin + path + "/" }, nil, "htu is not"},
-		{"htu with an encoded slash", func(d *draft) { d.claims["htu"] = origin + "/v1/chat%2Fcompletions" }, nil, "htu is not"},
-		{"htu with a detour", func(d *draft) { d.claims["htu"] = origin + "/v1/x/../chat/completions" }, nil, "htu is not"},
-		{"htu in upper case", func(d *draft) { d.claims["htu"] = origin + strings.ToUpper(path) }, nil, "htu is not"},
-		{"htu with a user", func(d *draft) { d.claims["htu"] = "https://a@llm.test" + path }, nil, "htu is not"},
-		{"htu with the host as a user", func(d *draft) { d.claims["htu"] = origin + "@evil.test" + path }, nil, "htu is not"},
-		{"htu without a scheme", func(d *draft) { d.claims["htu"] = "//llm.test" + path }, nil, "htu is not"},
-		{"htu that is a path", func(d *draft) { d.claims["htu"] = path }, nil, "htu is not"},
-		{"no htu", func(d *draft) { delete(d.claims, "htu") }, nil, "htu is not"},
-		{"iat a minute and more ago", func(d *draft) { d.claims["iat"] = now.Unix() - 63 }, nil, "iat is not now"},
-		{"iat a minute and more ahead", func(d *draft) { d.claims["iat"] = now.Unix() + 90 }, nil, "iat is not now"},
-		{"iat half a minute ago", func(d *draft) { d.claims["iat"] = now.Unix() - 30 }, nil, ""},
-		{"iat half a minute ahead", func(d *draft) { d.claims["iat"] = now.Unix() + 30 }, nil, ""},
-		{"no iat", func(d *draft) { delete(d.claims, "iat") }, nil, "iat is required"},
-		{"iat null", func(d *draft) { d.claims["iat"] = nil }, nil, "iat is required"},
-		{"iat as a string", func(d *draft) { d.claims["iat"] = fmt.Sprint(now.Unix()) }, nil, "unexpected type"},
-		{"no jti", func(d *draft) { delete(d.claims, "jti") }, nil, "jti is missing"},
-		{"an empty jti", func(d *draft) { d.claims["jti"] = "" }, nil, "jti is missing"},
-		{"a jti of 256 bytes", func(d *draft) { d.claims["jti"] = strings.Repeat("j", 256) }, nil, ""},
-		{"a jti of 257 bytes", func(d *draft) { d.claims["jti"] = strings.Repeat("j", 257) }, nil, "jti is missing"},
-		{"no ath", func(d *draft) { delete(d.claims, "ath") }, nil, "ath is not"},
-		{"ath of another token", func(d *draft) { d.claims["ath"] = b64(make([]byte, 32)) }, nil, "ath is not"},
-		{"ath with padding", func(d *draft) { d.claims["ath"] = fmt.Sprint(d.claims["ath"], "=") }, nil, "ath is not"},
+		{"a key with X beside x", func(d *draft) { d.Header["jwk"].(object)["X"] = "AA" }, nil, "differ in case"},
+		{"another key than the one that signed", func(d *draft) { d.Header["jwk"] = jwstest.JWK(k.EC2.Public()) }, nil, "signature is invalid"},
+		{"jku beside the key", func(d *draft) { d.Header["jku"] = "https://evil.test" }, nil, `"jku" is not accepted`},
+		{"crit", func(d *draft) { d.Header["crit"] = []string{"x"} }, nil, `"crit" is not accepted`},
+		{"htm of another method", func(d *draft) { d.Claims["htm"] = "GET" }, nil, "htm is not"},
+		{"htm in lower case", func(d *draft) { d.Claims["htm"] = "post" }, nil, "htm is not"},
+		{"no htm", func(d *draft) { delete(d.Claims, "htm") }, nil, "htm is not"},
+		{"htm twice", func(d *draft) { d.RawClaims = jwstest.Insert(d.Claims, `"htm":"POST"`) }, nil, "given twice"},
+		{"HTM beside htm", func(d *draft) { d.Claims["HTM"] = "POST" }, nil, "differ in case"},
+		{"htu with a query, which does not count", func(d *draft) { d.Claims["htu"] = origin + path + "?a=b#c" }, nil, ""},
+		{"htu with the default port", func(d *draft) { d.Claims["htu"] = origin + ":443" + path }, nil, ""},
+		{"htu with an upper-case host", func(d *draft) { d.Claims["htu"] = "HTTPS://LLM.test" + path }, nil, ""},
+		{"htu with another port", func(d *draft) { d.Claims["htu"] = origin + ":8443" + path }, nil, "htu is not"},
+		{"htu over http", func(d *draft) { d.Claims["htu"] = "http://llm.test" + path }, nil, "htu is not"},
+		{"htu of another host", func(d *draft) { d.Claims["htu"] = "https://evil.test" + path }, nil, "htu is not"},
+		{"htu of the host that the caller says", func(d *draft) { d.Claims["htu"] = "https://whatever.the.caller.says" + path }, nil, "htu is not"},
+		{"htu of another route", func(d *draft) { d.Claims["htu"] = origin + "/v1/embeddings" }, nil, "htu is not"},
+		{"htu with a trailing slash", func(d *draft) { d.Claims["htu"] = origin + path + "/" }, nil, "htu is not"},
+		{"htu with an encoded slash", func(d *draft) { d.Claims["htu"] = origin + "/v1/chat%2Fcompletions" }, nil, "htu is not"},
+		{"htu with a detour", func(d *draft) { d.Claims["htu"] = origin + "/v1/x/../chat/completions" }, nil, "htu is not"},
+		{"htu in upper case", func(d *draft) { d.Claims["htu"] = origin + strings.ToUpper(path) }, nil, "htu is not"},
+		{"htu with a user", func(d *draft) { d.Claims["htu"] = "https://a@llm.test" + path }, nil, "htu is not"},
+		{"htu with the host as a user", func(d *draft) { d.Claims["htu"] = origin + "@evil.test" + path }, nil, "htu is not"},
+		{"htu without a scheme", func(d *draft) { d.Claims["htu"] = "//llm.test" + path }, nil, "htu is not"},
+		{"htu that is a path", func(d *draft) { d.Claims["htu"] = path }, nil, "htu is not"},
+		{"no htu", func(d *draft) { delete(d.Claims, "htu") }, nil, "htu is not"},
+		{"iat a minute and more ago", func(d *draft) { d.Claims["iat"] = now.Unix() - 63 }, nil, "iat is not now"},
+		{"iat a minute and more ahead", func(d *draft) { d.Claims["iat"] = now.Unix() + 90 }, nil, "iat is not now"},
+		{"iat half a minute ago", func(d *draft) { d.Claims["iat"] = now.Unix() - 30 }, nil, ""},
+		{"iat half a minute ahead", func(d *draft) { d.Claims["iat"] = now.Unix() + 30 }, nil, ""},
+		{"no iat", func(d *draft) { delete(d.Claims, "iat") }, nil, "iat is required"},
+		{"iat null", func(d *draft) { d.Claims["iat"] = nil }, nil, "iat is required"},
+		{"iat as a string", func(d *draft) { d.Claims["iat"] = fmt.Sprint(now.Unix()) }, nil, "unexpected type"},
+		{"no jti", func(d *draft) { delete(d.Claims, "jti") }, nil, "jti is missing"},
+		{"an empty jti", func(d *draft) { d.Claims["jti"] = "" }, nil, "jti is missing"},
+		{"a jti of 256 bytes", func(d *draft) { d.Claims["jti"] = strings.Repeat("j", 256) }, nil, ""},
+		{"a jti of 257 bytes", func(d *draft) { d.Claims["jti"] = strings.Repeat("j", 257) }, nil, "jti is missing"},
+		{"no ath", func(d *draft) { delete(d.Claims, "ath") }, nil, "ath is not"},
+		{"ath of another token", func(d *draft) { d.Claims["ath"] = jwstest.Base64(make([]byte, 32)) }, nil, "ath is not"},
+		{"ath with padding", func(d *draft) { d.Claims["ath"] = fmt.Sprint(d.Claims["ath"], "=") }, nil, "ath is not"},
 		{"no signature", func(*draft) {}, func(s string) string { return s[:strings.LastIndexByte(s, '.')+1] }, "not three parts"},
 		{"four parts", func(*draft) {}, func(s string) string { return s + ".AAAA" }, "not three parts"},
 		{"no proof at all", func(*draft) {}, func(string) string { return "AAAA" }, "not three parts"},
 	} {
 		d := newDraft(now)
-		d.claims["nonce"] = v.Nonce()
+		d.Claims["nonce"] = v.Nonce()
 		c.change(d)
-		text := d.sign(t)
+		text := d.Sign(t)
 		if c.after != nil {
 			text = c.after(text)
 		}
 		p, err := judge(v, text)
 		switch {
-		case c.reason == "" && (err != nil || p.Key != thumbprint(d.header["jwk"].(object))):
+		case c.reason == "" && (err != nil || p.Key != jwstest.Thumbprint(d.Header["jwk"].(object))):
 			t.Errorf("%s: %+v, %v", c.claim, p, err)
 		case c.reason != "" && (!errors.Is(err, identity.ErrProof) || !strings.Contains(err.Error(), c.reason)):
 			t.Errorf("%s: got %v, want %q", c.claim, err, c.reason)
@@ -279,8 +176,8 @@ func TestAProofIsOfNow(t *testing.T) {
 	v := newVerifier(t, func(c *dpop.Config) { c.Clock, c.WithoutNonce = func() time.Time { return now }, true })
 	for off, good := range map[int64]bool{-61: false, -60: true, 0: true, 60: true, 61: false} {
 		d := newDraft(now)
-		d.claims["iat"] = now.Unix() + off
-		if _, err := judge(v, d.sign(t)); (err == nil) != good {
+		d.Claims["iat"] = now.Unix() + off
+		if _, err := judge(v, d.Sign(t)); (err == nil) != good {
 			t.Errorf("iat %d s off: %v", off, err)
 		}
 	}
@@ -291,9 +188,9 @@ func TestAnAddressWithoutAPathIsTheRoot(t *testing.T) {
 	v := newVerifier(t, func(c *dpop.Config) { c.WithoutNonce = true })
 	for htu, good := range map[string]bool{origin: true, origin + "/": true, origin + "//": false, origin + path: false} {
 		d := newDraft(time.Now())
-		d.claims["htu"] = htu
+		d.Claims["htu"] = htu
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
-		if _, err := v.Judge(r, identity.Token{Scheme: identity.DPoP, Value: access, Proof: d.sign(t)}); (err == nil) != good {
+		if _, err := v.Judge(r, identity.Token{Scheme: identity.DPoP, Value: access, Proof: d.Sign(t)}); (err == nil) != good {
 			t.Errorf("%s: %v", htu, err)
 		}
 	}
@@ -307,7 +204,7 @@ func TestTheThumbprintIsThatOfTheStandard(t *testing.T) {
 	if err := json.Unmarshal([]byte(jwk), &o); err != nil {
 		t.Fatal(err)
 	}
-	if got := thumbprint(o); got != want {
+	if got := jwstest.Thumbprint(o); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -332,7 +229,7 @@ func TestANonceIsAskedForAndCannotBeMadeUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		b[i] ^= 1
-		return b64(b)
+		return jwstest.Base64(b)
 	}
 	for _, c := range []struct {
 		claim string
@@ -364,15 +261,15 @@ func TestANonceIsAskedForAndCannotBeMadeUp(t *testing.T) {
 			d = newDraft(time.Now())
 		}
 		if c.nonce != nil {
-			d.claims["nonce"] = c.nonce
+			d.Claims["nonce"] = c.nonce
 		}
-		if _, err := judge(c.v, d.sign(t)); !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
+		if _, err := judge(c.v, d.Sign(t)); !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
 			t.Errorf("%s: %v", c.claim, err)
 		}
 	}
 	d := newDraft(clock())
-	d.key = signing().other
-	if _, err := judge(v, d.sign(t)); !errors.Is(err, identity.ErrProof) {
+	d.Key = jwstest.Keys().EC2
+	if _, err := judge(v, d.Sign(t)); !errors.Is(err, identity.ErrProof) {
 		t.Errorf("a forged proof without a nonce was told of nonces: %v", err)
 	}
 }
@@ -381,7 +278,7 @@ func TestAProofCountsOnce(t *testing.T) {
 	v := newVerifier(t)
 	fresh := func(change ...func(*draft)) *draft {
 		d := newDraft(time.Now())
-		d.claims["nonce"] = v.Nonce()
+		d.Claims["nonce"] = v.Nonce()
 		for _, c := range change {
 			c(d)
 		}
@@ -389,7 +286,7 @@ func TestAProofCountsOnce(t *testing.T) {
 	}
 	spend := func(d *draft) error {
 		t.Helper()
-		p, err := judge(v, d.sign(t))
+		p, err := judge(v, d.Sign(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -405,14 +302,14 @@ func TestAProofCountsOnce(t *testing.T) {
 	if err := spend(fresh()); err != nil {
 		t.Errorf("another jti: %v", err)
 	}
-	if err := spend(fresh(func(d *draft) { d.claims["jti"] = first.claims["jti"]; d.by("ES256", signing().other) })); err != nil {
+	if err := spend(fresh(func(d *draft) { d.Claims["jti"] = first.Claims["jti"]; d.by("ES256", jwstest.Keys().EC2) })); err != nil {
 		t.Errorf("another caller's jti of the same name: %v", err)
 	}
-	p, err := judge(v, fresh().sign(t))
+	p, err := judge(v, fresh().Sign(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := judge(v, fresh().sign(t)); err != nil || p.Spend(t.Context(), "acme") != nil || p.Spend(t.Context(), "acme") == nil {
+	if _, err := judge(v, fresh().Sign(t)); err != nil || p.Spend(t.Context(), "acme") != nil || p.Spend(t.Context(), "acme") == nil {
 		t.Error("judging spends, or spending does not")
 	}
 }
@@ -424,8 +321,8 @@ func TestWhatCannotBeRememberedIsRefused(t *testing.T) {
 		}
 	})
 	d := newDraft(time.Now())
-	d.claims["nonce"] = down.Nonce()
-	p, err := judge(down, d.sign(t))
+	d.Claims["nonce"] = down.Nonce()
+	p, err := judge(down, d.Sign(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -460,8 +357,8 @@ func BenchmarkJudge(b *testing.B) {
 	texts := make([]string, 256)
 	for i := range texts {
 		d := newDraft(time.Now())
-		d.claims["nonce"] = v.Nonce()
-		texts[i] = d.sign(b)
+		d.Claims["nonce"] = v.Nonce()
+		texts[i] = d.Sign(b)
 	}
 	for i := 0; b.Loop(); i++ {
 		if _, err := judge(v, texts[i%len(texts)]); err != nil {

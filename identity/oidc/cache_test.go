@@ -19,12 +19,13 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/jws/jwstest"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 )
 
 // A good token is remembered only for as long as it would be found good.
 func TestARememberedTokenEndsWithWhatMadeItGood(t *testing.T) {
-	k := signing()
+	k := jwstest.Keys()
 	for _, c := range []struct {
 		claim string
 		token func(*clock, string) string
@@ -35,7 +36,7 @@ func TestARememberedTokenEndsWithWhatMadeItGood(t *testing.T) {
 		{"it expires", nil, func(_ *testing.T, c *clock, _ *provider, _ *oidc.Verifier) { c.advance(331 * time.Second) }, identity.ErrBadCredential},
 		{"the clock is set back before it", nil, func(_ *testing.T, c *clock, _ *provider, _ *oidc.Verifier) { c.advance(-time.Minute) }, identity.ErrBadCredential},
 		{"the clock is set back before its nbf", func(c *clock, url string) string {
-			return c.token(t, url, "ec", func(d *draft) { d.claims["iat"] = c.now().Unix() - 100; d.claims["nbf"] = c.now().Unix() })
+			return c.token(t, url, "ec", func(d *draft) { d.Claims["iat"] = c.now().Unix() - 100; d.Claims["nbf"] = c.now().Unix() })
 		}, func(_ *testing.T, c *clock, _ *provider, _ *oidc.Verifier) { c.advance(-time.Minute) }, identity.ErrBadCredential},
 		{"its key is fetched again", nil, func(t *testing.T, _ *clock, _ *provider, v *oidc.Verifier) {
 			if err := v.Refresh(t); err != nil {
@@ -43,26 +44,26 @@ func TestARememberedTokenEndsWithWhatMadeItGood(t *testing.T) {
 			}
 		}, nil},
 		{"its key is listed no more", nil, func(t *testing.T, _ *clock, p *provider, v *oidc.Verifier) {
-			p.publish(t, jwkOf("other", k.ec2.Public()))
+			p.publish(t, jwkOf("other", k.EC2.Public()))
 			if err := v.Refresh(t); err != nil {
 				t.Error(err)
 			}
 		}, identity.ErrBadCredential},
 		{"its key is another one of that name", nil, func(t *testing.T, _ *clock, p *provider, v *oidc.Verifier) {
-			p.publish(t, jwkOf("ec", k.ec2.Public()))
+			p.publish(t, jwkOf("ec", k.EC2.Public()))
 			if err := v.Refresh(t); err != nil {
 				t.Error(err)
 			}
 		}, identity.ErrBadCredential},
 		{"its key is for another algorithm now", nil, func(t *testing.T, _ *clock, p *provider, v *oidc.Verifier) {
-			p.publish(t, jwkOf("ec", k.ec.Public(), func(j map[string]any) { j["alg"] = "ES384" }), jwkOf("other", k.ec2.Public()))
+			p.publish(t, jwkOf("ec", k.EC.Public(), func(j map[string]any) { j["alg"] = "ES384" }), jwkOf("other", k.EC2.Public()))
 			if err := v.Refresh(t); err != nil {
 				t.Error(err)
 			}
 		}, identity.ErrBadCredential},
 		{"its keys are no longer believed", func(c *clock, url string) string {
 			c.advance(-12 * time.Hour) // the token is of before the keys
-			token := c.token(t, url, "ec", func(d *draft) { d.claims["exp"] = c.now().Unix() + 24*3600 })
+			token := c.token(t, url, "ec", func(d *draft) { d.Claims["exp"] = c.now().Unix() + 24*3600 })
 			return token
 		}, func(_ *testing.T, c *clock, p *provider, _ *oidc.Verifier) {
 			p.answer(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
@@ -70,7 +71,7 @@ func TestARememberedTokenEndsWithWhatMadeItGood(t *testing.T) {
 		}, identity.ErrUnavailable},
 	} {
 		var clock clock
-		idp := newProvider(t, jwkOf("ec", k.ec.Public()))
+		idp := newProvider(t, jwkOf("ec", k.EC.Public()))
 		config := idp.config()
 		config.MaxLifetime = 24 * time.Hour
 		token := ""
@@ -96,9 +97,9 @@ func TestARememberedTokenEndsWithWhatMadeItGood(t *testing.T) {
 }
 
 func TestOnlyTheVeryTokenIsRemembered(t *testing.T) {
-	idp := newProvider(t, jwkOf("ec", signing().ec.Public()))
+	idp := newProvider(t, jwkOf("ec", jwstest.Keys().EC.Public()))
 	v := newVerifier(t, nil, idp.config())
-	token := newDraft(idp.URL).sign(t)
+	token := newDraft(idp.URL).Sign(t)
 	first, err := v.Verify(t.Context(), token)
 	if err != nil {
 		t.Fatal(err)
@@ -124,12 +125,12 @@ func TestOnlyTheVeryTokenIsRemembered(t *testing.T) {
 
 // A bound token is remembered with what it is bound to: the chain asks each time.
 func TestARememberedTokenIsStillBound(t *testing.T) {
-	idp := newProvider(t, jwkOf("ec", signing().ec.Public()))
+	idp := newProvider(t, jwkOf("ec", jwstest.Keys().EC.Public()))
 	v := newVerifier(t, nil, idp.config())
 	d := newDraft(idp.URL)
 	key := strings.Repeat("A", 43)
-	d.claims["cnf"] = object{"jkt": key}
-	token := d.sign(t)
+	d.Claims["cnf"] = object{"jkt": key}
+	token := d.Sign(t)
 	for range 2 {
 		if p, err := v.Verify(t.Context(), token); err != nil || p.Bound.Key != key {
 			t.Errorf("%+v, %v", p, err)
@@ -146,17 +147,17 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("signs thousands of tokens")
 	}
-	idp := newProvider(t, jwkOf("ec", signing().ec.Public()))
+	idp := newProvider(t, jwkOf("ec", jwstest.Keys().EC.Public()))
 	v := newVerifier(t, nil, idp.config())
 	long := make([]string, 100)
 	for i := range long {
 		long[i] = fmt.Sprintf("group-%d-%s", i, strings.Repeat("g", 80))
 	}
-	used := newDraft(idp.URL).sign(t)
+	used := newDraft(idp.URL).Sign(t)
 	for i := range 5000 {
 		d := newDraft(idp.URL)
-		d.claims["jti"], d.claims["groups"] = fmt.Sprint(i), long
-		if _, err := v.Verify(t.Context(), d.sign(t)); err != nil {
+		d.Claims["jti"], d.Claims["groups"] = fmt.Sprint(i), long
+		if _, err := v.Verify(t.Context(), d.Sign(t)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := v.Verify(t.Context(), used); err != nil {
@@ -186,9 +187,9 @@ func TestAColdStartFetchesKeysOnce(t *testing.T) {
 	started.Add(1000)
 	idp.answer(func(w http.ResponseWriter, _ *http.Request) {
 		started.Wait() // nobody is served before all have come
-		w.Write(setOf(t, jwkOf("ec", signing().ec.Public())))
+		w.Write(setOf(t, jwkOf("ec", jwstest.Keys().EC.Public())))
 	})
-	token := newDraft(idp.URL).sign(t)
+	token := newDraft(idp.URL).Sign(t)
 	for range 1000 {
 		callers.Go(func() {
 			started.Done()
@@ -208,8 +209,8 @@ func distinct(tb testing.TB, issuer string, n int) []string {
 	tokens := make([]string, n)
 	for i := range tokens {
 		d := newDraft(issuer)
-		d.claims["sub"], d.claims["jti"] = fmt.Sprint("user-", i), fmt.Sprintf("%032d", i)
-		tokens[i] = d.sign(tb)
+		d.Claims["sub"], d.Claims["jti"] = fmt.Sprint("user-", i), fmt.Sprintf("%032d", i)
+		tokens[i] = d.Sign(tb)
 	}
 	return tokens
 }
@@ -229,7 +230,7 @@ func reportCPU(b *testing.B) func() {
 }
 
 func BenchmarkVerify(b *testing.B) {
-	idp := newProvider(b, jwkOf("ec", signing().ec.Public()))
+	idp := newProvider(b, jwkOf("ec", jwstest.Keys().EC.Public()))
 	v := newVerifier(b, nil, idp.config())
 	tokens := distinct(b, idp.URL, 1024)
 	requests := make([]*http.Request, len(tokens))
@@ -274,7 +275,7 @@ func BenchmarkVerify(b *testing.B) {
 	})
 	b.Run("bare", func(b *testing.B) { // the signature alone, for comparison
 		defer reportCPU(b)()
-		public := signing().ec.Public().(*ecdsa.PublicKey)
+		public := jwstest.Keys().EC.Public().(*ecdsa.PublicKey)
 		for i := 0; b.Loop(); i++ {
 			text, signature := cutLast(tokens[i%len(tokens)])
 			raw, err := base64.RawURLEncoding.DecodeString(signature)
@@ -290,7 +291,7 @@ func BenchmarkVerify(b *testing.B) {
 }
 
 func BenchmarkGarbage(b *testing.B) {
-	idp := newProvider(b, jwkOf("ec", signing().ec.Public()))
+	idp := newProvider(b, jwkOf("ec", jwstest.Keys().EC.Public()))
 	v := newVerifier(b, nil, idp.config())
 	good := distinct(b, idp.URL, 256)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -299,7 +300,7 @@ func BenchmarkGarbage(b *testing.B) {
 		for i := range raw {
 			raw[i] = byte(random.Uint32())
 		}
-		return b64(raw)
+		return jwstest.Base64(raw)
 	}
 	kinds := map[string]func(i int) string{
 		"noise": func(int) string { return noise(60) + "." + noise(300) + "." + noise(64) },
@@ -308,16 +309,16 @@ func BenchmarkGarbage(b *testing.B) {
 		},
 		"algorithm": func(i int) string {
 			d := newDraft(idp.URL)
-			d.header["alg"], d.claims["jti"] = "none", fmt.Sprint(i)
-			return d.sign(b)
+			d.Header["alg"], d.Claims["jti"] = "none", fmt.Sprint(i)
+			return d.Sign(b)
 		},
 		"kid": func(i int) string {
 			d := newDraft(idp.URL)
-			delete(d.header, "kid")
-			d.claims["jti"] = fmt.Sprint(i)
-			return d.sign(b)
+			delete(d.Header, "kid")
+			d.Claims["jti"] = fmt.Sprint(i)
+			return d.Sign(b)
 		},
-		"issuer": func(i int) string { d := newDraft(fmt.Sprint("https://evil.test/", i)); return d.sign(b) },
+		"issuer": func(i int) string { d := newDraft(fmt.Sprint("https://evil.test/", i)); return d.Sign(b) },
 		"cut":    func(i int) string { return good[i][:len(good[i])/2] + "." + noise(64) },
 		"long":   func(int) string { return noise(60) + "." + noise(12000-400) + "." + noise(64) },
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/jws/jwstest"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 )
 
@@ -28,23 +29,23 @@ func (c *clock) advance(d time.Duration) { c.ahead.Add(int64(d)) }
 // tokenAt is a token that is valid at c's time.
 func (c *clock) token(t testing.TB, issuer, kid string, change ...func(*draft)) string {
 	d := newDraft(issuer)
-	d.header["kid"] = kid
-	d.claims["iat"], d.claims["exp"] = c.now().Unix(), c.now().Unix()+300
+	d.Header["kid"] = kid
+	d.Claims["iat"], d.Claims["exp"] = c.now().Unix(), c.now().Unix()+300
 	for _, f := range change {
 		f(d)
 	}
-	return d.sign(t)
+	return d.Sign(t)
 }
 
 func TestTokensCannotMakeTheGatewayFetchKeys(t *testing.T) {
-	k := signing()
+	k := jwstest.Keys()
 	for _, c := range []struct {
 		claim string
 		token func(*clock, string, int) string
 		most  int32 // fetches beyond the first
 	}{
 		{"a known key with a bad signature fetches nothing", func(c *clock, url string, _ int) string {
-			return c.token(t, url, "ec", func(d *draft) { d.key = k.ec2 })
+			return c.token(t, url, "ec", func(d *draft) { d.Key = k.EC2 })
 		}, 0},
 		{"unknown keys share an allowance of two", func(c *clock, url string, i int) string {
 			return c.token(t, url, fmt.Sprint("unknown", i))
@@ -56,11 +57,11 @@ func TestTokensCannotMakeTheGatewayFetchKeys(t *testing.T) {
 			return c.token(t, "https://evil.test", fmt.Sprint("unknown", i))
 		}, 0},
 		{"a token that breaks the rules fetches nothing", func(c *clock, url string, i int) string {
-			return c.token(t, url, fmt.Sprint("unknown", i), func(d *draft) { d.claims["aud"] = "other" })
+			return c.token(t, url, fmt.Sprint("unknown", i), func(d *draft) { d.Claims["aud"] = "other" })
 		}, 0},
 	} {
 		var clock clock
-		idp := newProvider(t, jwkOf("ec", k.ec.Public()))
+		idp := newProvider(t, jwkOf("ec", k.EC.Public()))
 		v := newVerifier(t, clock.now, idp.config())
 		for i := range 100 {
 			if _, err := v.Verify(t.Context(), c.token(&clock, idp.URL, i)); !errors.Is(err, identity.ErrBadCredential) {
@@ -75,42 +76,42 @@ func TestTokensCannotMakeTheGatewayFetchKeys(t *testing.T) {
 
 // Attack 48: a key that its issuer took back.
 func TestARotatedKeyIsFoundAndTheOldOneGone(t *testing.T) {
-	k := signing()
+	k := jwstest.Keys()
 	var clock clock
-	idp := newProvider(t, jwkOf("old", k.ec.Public()))
+	idp := newProvider(t, jwkOf("old", k.EC.Public()))
 	v := newVerifier(t, clock.now, idp.config())
 	verify := func(kid string, key any) error {
-		_, err := v.Verify(t.Context(), clock.token(t, idp.URL, kid, func(d *draft) { d.key = key }))
+		_, err := v.Verify(t.Context(), clock.token(t, idp.URL, kid, func(d *draft) { d.Key = key }))
 		return err
 	}
-	if err := verify("old", k.ec); err != nil {
+	if err := verify("old", k.EC); err != nil {
 		t.Fatal(err)
 	}
-	idp.publish(t, jwkOf("old", k.ec.Public()), jwkOf("new", k.ec2.Public()))
-	if err := errors.Join(verify("new", k.ec2), verify("old", k.ec)); err != nil {
+	idp.publish(t, jwkOf("old", k.EC.Public()), jwkOf("new", k.EC2.Public()))
+	if err := errors.Join(verify("new", k.EC2), verify("old", k.EC)); err != nil {
 		t.Fatalf("while both are listed: %v", err)
 	}
-	idp.publish(t, jwkOf("newest", k.ec.Public()), jwkOf("new", k.ec2.Public()))
-	if err := errors.Join(verify("newest", k.ec), verify("new", k.ec2)); err != nil {
+	idp.publish(t, jwkOf("newest", k.EC.Public()), jwkOf("new", k.EC2.Public()))
+	if err := errors.Join(verify("newest", k.EC), verify("new", k.EC2)); err != nil {
 		t.Fatal(err)
 	}
-	if err := verify("old", k.ec); !errors.Is(err, identity.ErrBadCredential) {
+	if err := verify("old", k.EC); !errors.Is(err, identity.ErrBadCredential) {
 		t.Errorf("a key that is listed no more: %v", err)
 	}
 }
 
 // Attack 50: a flood of unknown keys while a real one is new.
 func TestAFloodDelaysARotationByOneEarningOfTheAllowance(t *testing.T) {
-	k := signing()
+	k := jwstest.Keys()
 	var clock clock
-	idp := newProvider(t, jwkOf("old", k.ec.Public()))
+	idp := newProvider(t, jwkOf("old", k.EC.Public()))
 	v := newVerifier(t, clock.now, idp.config())
 	for i := range 50 {
 		v.Verify(t.Context(), clock.token(t, idp.URL, fmt.Sprint("flood", i))) // each is refused; see above
 	}
-	idp.publish(t, jwkOf("new", k.ec2.Public()))
+	idp.publish(t, jwkOf("new", k.EC2.Public()))
 	fresh := func() error {
-		_, err := v.Verify(t.Context(), clock.token(t, idp.URL, "new", func(d *draft) { d.key = k.ec2 }))
+		_, err := v.Verify(t.Context(), clock.token(t, idp.URL, "new", func(d *draft) { d.Key = k.EC2 }))
 		return err
 	}
 	if err := fresh(); err == nil {
@@ -124,13 +125,13 @@ func TestAFloodDelaysARotationByOneEarningOfTheAllowance(t *testing.T) {
 
 // Attack 49.
 func TestAHerdOfTokensMakesOneFetch(t *testing.T) {
-	k := signing()
+	k := jwstest.Keys()
 	var clock clock
-	idp := newProvider(t, jwkOf("old", k.ec.Public()))
+	idp := newProvider(t, jwkOf("old", k.EC.Public()))
 	v := newVerifier(t, clock.now, idp.config())
-	token := clock.token(t, idp.URL, "new", func(d *draft) { d.key = k.ec2 })
+	token := clock.token(t, idp.URL, "new", func(d *draft) { d.Key = k.EC2 })
 	const herd = 50
-	set, err := json.Marshal(object{"keys": []any{jwkOf("new", k.ec2.Public())}})
+	set, err := json.Marshal(object{"keys": []any{jwkOf("new", k.EC2.Public())}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,9 +161,9 @@ func TestAHerdOfTokensMakesOneFetch(t *testing.T) {
 
 // Attack 52: keys of an issuer that is kept from telling of new ones.
 func TestOldKeysAreBelievedForADayAndNoLonger(t *testing.T) {
-	k := signing()
+	k := jwstest.Keys()
 	var clock clock
-	idp := newProvider(t, jwkOf("ec", k.ec.Public()))
+	idp := newProvider(t, jwkOf("ec", k.EC.Public()))
 	v := newVerifier(t, clock.now, idp.config())
 	verify := func() error {
 		_, err := v.Verify(t.Context(), clock.token(t, idp.URL, "ec"))
@@ -180,7 +181,7 @@ func TestOldKeysAreBelievedForADayAndNoLonger(t *testing.T) {
 	if err := verify(); !errors.Is(err, identity.ErrUnavailable) || errors.Is(err, identity.ErrBadCredential) || v.Ready() == nil {
 		t.Errorf("after 25 h: %v, ready: %v", err, v.Ready())
 	}
-	idp.publish(t, jwkOf("ec", k.ec.Public()))
+	idp.publish(t, jwkOf("ec", k.EC.Public()))
 	clock.advance(time.Minute)
 	if err := errors.Join(verify(), v.Ready()); err != nil {
 		t.Errorf("when the issuer is back: %v", err)
@@ -188,9 +189,9 @@ func TestOldKeysAreBelievedForADayAndNoLonger(t *testing.T) {
 }
 
 func TestAnIssuerThatIsDownAtStartIsWaitedFor(t *testing.T) {
-	k := signing()
+	k := jwstest.Keys()
 	var clock clock
-	idp, elsewhere := newProvider(t), newProvider(t, jwkOf("ec", k.ec.Public()))
+	idp, elsewhere := newProvider(t), newProvider(t, jwkOf("ec", k.EC.Public()))
 	for _, answer := range []struct {
 		claim string
 		do    http.HandlerFunc
@@ -198,7 +199,7 @@ func TestAnIssuerThatIsDownAtStartIsWaitedFor(t *testing.T) {
 		{"51 an error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "down", http.StatusInternalServerError) }},
 		{"51 an error with keys in it", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusBadGateway)
-			w.Write(setOf(t, jwkOf("ec", k.ec.Public())))
+			w.Write(setOf(t, jwkOf("ec", k.EC.Public())))
 		}},
 		{"51 no JSON", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("<html>")) }},
 		{"51 no keys", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(`{"keys":[]}`)) }},
@@ -211,7 +212,7 @@ func TestAnIssuerThatIsDownAtStartIsWaitedFor(t *testing.T) {
 		{"51 more keys than anybody has", func(w http.ResponseWriter, _ *http.Request) {
 			keys := make([]map[string]any, 65)
 			for i := range keys {
-				keys[i] = jwkOf(fmt.Sprint("ec", i), k.ec.Public())
+				keys[i] = jwkOf(fmt.Sprint("ec", i), k.EC.Public())
 			}
 			keys[0]["kid"] = "ec"
 			w.Write(setOf(t, keys...))
@@ -230,7 +231,7 @@ func TestAnIssuerThatIsDownAtStartIsWaitedFor(t *testing.T) {
 		if err := verify(); !errors.Is(err, identity.ErrUnavailable) || v.Ready() == nil || len(v.KeyAge()) != 0 {
 			t.Errorf("%s: %v, ready: %v", answer.claim, err, v.Ready())
 		}
-		idp.publish(t, jwkOf("ec", k.ec.Public()))
+		idp.publish(t, jwkOf("ec", k.EC.Public()))
 		if err := errors.Join(verify(), v.Ready()); err != nil {
 			t.Errorf("%s, then keys: %v", answer.claim, err)
 		}
@@ -238,36 +239,36 @@ func TestAnIssuerThatIsDownAtStartIsWaitedFor(t *testing.T) {
 }
 
 func TestAnUnfitKeyIsNoKey(t *testing.T) {
-	k := signing()
+	k := jwstest.Keys()
 	set := func(name string, value any) func(map[string]any) { return func(j map[string]any) { j[name] = value } }
-	other := jwkOf("ec", k.ec2.Public())
+	other := jwkOf("ec", k.EC2.Public())
 	for _, c := range []struct {
 		claim string
 		keys  []map[string]any
 		ok    bool
 	}{
-		{"a proper key", []map[string]any{jwkOf("ec", k.ec.Public())}, true},
-		{"the same key twice", []map[string]any{jwkOf("ec", k.ec.Public()), jwkOf("ec", k.ec.Public())}, true},
-		{"53 two keys of one ID", []map[string]any{jwkOf("ec", k.ec.Public()), other}, false},
-		{"53 three keys of one ID, the first again last", []map[string]any{jwkOf("ec", k.ec.Public()), other, jwkOf("ec", k.ec.Public())}, false},
-		{"54 for encryption", []map[string]any{jwkOf("ec", k.ec.Public(), set("use", "enc"))}, false},
-		{"for signing but not verifying", []map[string]any{jwkOf("ec", k.ec.Public(), set("key_ops", []string{"sign"}))}, false},
-		{"for another algorithm", []map[string]any{jwkOf("ec", k.ec.Public(), set("alg", "ES384"))}, false},
-		{"for this algorithm", []map[string]any{jwkOf("ec", k.ec.Public(), set("alg", "ES256"))}, true},
-		{"with its private part", []map[string]any{jwkOf("ec", k.ec.Public(), set("d", "AAAA"))}, false},
+		{"a proper key", []map[string]any{jwkOf("ec", k.EC.Public())}, true},
+		{"the same key twice", []map[string]any{jwkOf("ec", k.EC.Public()), jwkOf("ec", k.EC.Public())}, true},
+		{"53 two keys of one ID", []map[string]any{jwkOf("ec", k.EC.Public()), other}, false},
+		{"53 three keys of one ID, the first again last", []map[string]any{jwkOf("ec", k.EC.Public()), other, jwkOf("ec", k.EC.Public())}, false},
+		{"54 for encryption", []map[string]any{jwkOf("ec", k.EC.Public(), set("use", "enc"))}, false},
+		{"for signing but not verifying", []map[string]any{jwkOf("ec", k.EC.Public(), set("key_ops", []string{"sign"}))}, false},
+		{"for another algorithm", []map[string]any{jwkOf("ec", k.EC.Public(), set("alg", "ES384"))}, false},
+		{"for this algorithm", []map[string]any{jwkOf("ec", k.EC.Public(), set("alg", "ES256"))}, true},
+		{"with its private part", []map[string]any{jwkOf("ec", k.EC.Public(), set("d", "AAAA"))}, false},
 		{"54 a shared secret", []map[string]any{{"kty": "oct", "kid": "ec", "k": "AAAA"}}, false},
-		{"without an ID", []map[string]any{jwkOf("", k.ec.Public())}, false},
-		{"on another curve", []map[string]any{jwkOf("ec", k.ec384.Public())}, false},
-		{"off its curve", []map[string]any{jwkOf("ec", k.ec.Public(), set("y", other["y"]))}, false},
-		{"of a short coordinate", []map[string]any{jwkOf("ec", k.ec.Public(), set("x", "AAAA"))}, false},
-		{"RSA of 2048 bits", []map[string]any{jwkOf("ec", k.rsa.Public())}, true},
-		{"RSA of 1024 bits", []map[string]any{jwkOf("ec", k.weak.Public())}, false},
-		{"RSA of 16384 bits", []map[string]any{jwkOf("ec", k.rsa.Public(), set("n", b64(append([]byte{0xff}, make([]byte, 2047)...))))}, false},
-		{"RSA with exponent 3", []map[string]any{jwkOf("ec", k.rsa.Public(), set("e", "Aw"))}, false},
-		{"RSA with an even exponent", []map[string]any{jwkOf("ec", k.rsa.Public(), set("e", "AQAC"))}, false},
-		{"RSA with an exponent of five bytes", []map[string]any{jwkOf("ec", k.rsa.Public(), set("e", "AQAAAAE"))}, false},
+		{"without an ID", []map[string]any{jwkOf("", k.EC.Public())}, false},
+		{"on another curve", []map[string]any{jwkOf("ec", k.EC384.Public())}, false},
+		{"off its curve", []map[string]any{jwkOf("ec", k.EC.Public(), set("y", other["y"]))}, false},
+		{"of a short coordinate", []map[string]any{jwkOf("ec", k.EC.Public(), set("x", "AAAA"))}, false},
+		{"RSA of 2048 bits", []map[string]any{jwkOf("ec", k.RSA.Public())}, true},
+		{"RSA of 1024 bits", []map[string]any{jwkOf("ec", k.Weak.Public())}, false},
+		{"RSA of 16384 bits", []map[string]any{jwkOf("ec", k.RSA.Public(), set("n", jwstest.Base64(append([]byte{0xff}, make([]byte, 2047)...))))}, false},
+		{"RSA with exponent 3", []map[string]any{jwkOf("ec", k.RSA.Public(), set("e", "Aw"))}, false},
+		{"RSA with an even exponent", []map[string]any{jwkOf("ec", k.RSA.Public(), set("e", "AQAC"))}, false},
+		{"RSA with an exponent of five bytes", []map[string]any{jwkOf("ec", k.RSA.Public(), set("e", "AQAAAAE"))}, false},
 		{"of no known type", []map[string]any{{"kty": "X", "kid": "ec"}}, false},
-		{"Ed25519, which this issuer does not use", []map[string]any{jwkOf("ec", k.ed.Public())}, false},
+		{"Ed25519, which this issuer does not use", []map[string]any{jwkOf("ec", k.Ed.Public())}, false},
 	} {
 		v := newVerifier(t, nil, newProvider(t, c.keys...).config())
 		if err := v.Ready(); (err == nil) != c.ok {
@@ -276,7 +277,7 @@ func TestAnUnfitKeyIsNoKey(t *testing.T) {
 	}
 	many := make([]map[string]any, 65)
 	for i := range many {
-		many[i] = jwkOf(fmt.Sprint(i), k.ec.Public())
+		many[i] = jwkOf(fmt.Sprint(i), k.EC.Public())
 	}
 	if newVerifier(t, nil, newProvider(t, many...).config()).Ready() == nil {
 		t.Error("65 keys were accepted")
@@ -284,29 +285,29 @@ func TestAnUnfitKeyIsNoKey(t *testing.T) {
 }
 
 func TestAKeyIDMeansNothingBeyondItsIssuer(t *testing.T) {
-	k := signing()
-	ours, theirs := newProvider(t, jwkOf("ec", k.ec.Public())), newProvider(t, jwkOf("ec", k.ec2.Public()))
+	k := jwstest.Keys()
+	ours, theirs := newProvider(t, jwkOf("ec", k.EC.Public())), newProvider(t, jwkOf("ec", k.EC2.Public()))
 	v := newVerifier(t, nil, ours.config(), theirs.config())
 	for _, c := range []struct {
 		claim, issuer string
 		key           any
 		ok            bool
 	}{
-		{"one issuer by its key", ours.URL, k.ec, true},
-		{"the other by its key", theirs.URL, k.ec2, true},
-		{"55 one issuer by the other's key", ours.URL, k.ec2, false},
-		{"55 the other by the one's key", theirs.URL, k.ec, false},
+		{"one issuer by its key", ours.URL, k.EC, true},
+		{"the other by its key", theirs.URL, k.EC2, true},
+		{"55 one issuer by the other's key", ours.URL, k.EC2, false},
+		{"55 the other by the one's key", theirs.URL, k.EC, false},
 	} {
 		d := newDraft(c.issuer)
-		d.key = c.key
-		if _, err := v.Verify(t.Context(), d.sign(t)); (err == nil) != c.ok {
+		d.Key = c.key
+		if _, err := v.Verify(t.Context(), d.Sign(t)); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.claim, err)
 		}
 	}
 }
 
 func TestKeysAreRenewedInTheBackground(t *testing.T) {
-	k := signing() // made outside: RSA keys take real time
+	k := jwstest.Keys() // made outside: RSA keys take real time
 	file := filepath.Join(t.TempDir(), "keys.json")
 	write := func(keys ...map[string]any) {
 		set, err := json.Marshal(object{"keys": keys})
@@ -318,7 +319,7 @@ func TestKeysAreRenewedInTheBackground(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		write(jwkOf("ec", k.ec.Public()))
+		write(jwkOf("ec", k.EC.Public()))
 		config := oidc.Config{URL: "https://idp.test", Audience: "sallyport", Algorithms: []string{"ES256"}, TenantClaim: "tenant", JWKSFile: file}
 		v, err := oidc.New(t.Context(), []oidc.Config{config}, oidc.Options{Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -327,20 +328,20 @@ func TestKeysAreRenewedInTheBackground(t *testing.T) {
 		defer v.Close()
 		verify := func(key any) error {
 			d := newDraft(config.URL)
-			d.key = key
-			_, err := v.Verify(t.Context(), d.sign(t))
+			d.Key = key
+			_, err := v.Verify(t.Context(), d.Sign(t))
 			return err
 		}
-		if err := verify(k.ec); err != nil {
+		if err := verify(k.EC); err != nil {
 			t.Fatal(err)
 		}
 		// The same ID with another key: no token can bring this about.
-		write(jwkOf("ec", k.ec2.Public()))
+		write(jwkOf("ec", k.EC2.Public()))
 		time.Sleep(16 * time.Minute)
-		if err := verify(k.ec2); err != nil {
+		if err := verify(k.EC2); err != nil {
 			t.Errorf("16 min after the change: %v", err)
 		}
-		if err := verify(k.ec); err == nil {
+		if err := verify(k.EC); err == nil {
 			t.Error("a key that is listed no more still counts after 16 min")
 		}
 		// Half a file keeps the last good keys.
@@ -348,7 +349,7 @@ func TestKeysAreRenewedInTheBackground(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(16 * time.Minute)
-		if err := verify(k.ec2); err != nil {
+		if err := verify(k.EC2); err != nil {
 			t.Errorf("after a bad file: %v", err)
 		}
 	})

@@ -3,15 +3,11 @@ package oidc_test
 import (
 	"crypto"
 	"crypto/ecdsa"
-	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/rsa"
 	"crypto/sha512"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"log/slog"
 	"math/big"
@@ -19,7 +15,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,55 +22,14 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/jws/jwstest"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 )
 
-// signing are the keys of every test; making RSA keys takes long.
-var signing = sync.OnceValue(func() (k struct {
-	ec, ec2, ec384 *ecdsa.PrivateKey
-	rsa, weak      *rsa.PrivateKey
-	ed             ed25519.PrivateKey
-},
-) {
-	must := func(err error) {
-		if err != nil {
-			panic(err)
-		}
-	}
-	var err error
-	k.ec, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(err)
-	k.ec2, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(err)
-	k.ec384, err = ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
-	must(err)
-	k.rsa, err = rsa.GenerateKey(rand.Reader, 2048)
-	must(err)
-	k.weak, err = rsa.GenerateKey(rand.Reader, 1024)
-	must(err)
-	_, k.ed, err = ed25519.GenerateKey(rand.Reader)
-	must(err)
-	return k
-})
-
-func b64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
-
-// jwkOf is a public key as a JWK, with changes.
-func jwkOf(kid string, public crypto.PublicKey, change ...func(map[string]any)) map[string]any {
-	j := map[string]any{"kid": kid, "use": "sig"}
-	switch p := public.(type) {
-	case *ecdsa.PublicKey:
-		point, err := p.Bytes()
-		if err != nil {
-			panic(err)
-		}
-		half := len(point) / 2
-		j["kty"], j["crv"], j["x"], j["y"] = "EC", p.Params().Name, b64(point[1:1+half]), b64(point[1+half:])
-	case *rsa.PublicKey:
-		j["kty"], j["n"], j["e"] = "RSA", b64(p.N.Bytes()), b64(big.NewInt(int64(p.E)).Bytes())
-	case ed25519.PublicKey:
-		j["kty"], j["crv"], j["x"] = "OKP", "Ed25519", b64(p)
-	}
+// jwkOf is a public key as an issuer publishes it, with changes.
+func jwkOf(kid string, public crypto.PublicKey, change ...func(object)) object {
+	j := jwstest.JWK(public)
+	j["kid"], j["use"] = kid, "sig"
 	for _, c := range change {
 		c(j)
 	}
@@ -134,65 +88,22 @@ func newVerifier(t testing.TB, clock func() time.Time, configs ...oidc.Config) *
 	return v
 }
 
-type object = map[string]any
-
-// draft is a token before it is signed.
-type draft struct {
-	header, claims object
-	method         jwt.SigningMethod
-	key            any
-	rawHeader      string // in place of header
-	rawClaims      string // in place of claims
-}
+type (
+	object = jwstest.Object
+	draft  = jwstest.Draft
+)
 
 func newDraft(issuer string) *draft {
 	now := time.Now().Unix()
 	return &draft{
-		header: object{"alg": "ES256", "typ": "at+jwt", "kid": "ec"},
-		claims: object{
+		Header: object{"alg": "ES256", "typ": "at+jwt", "kid": "ec"},
+		Claims: object{
 			"iss": issuer, "aud": "sallyport", "sub": "alice", "iat": now, "exp": now + 300,
 			"client_id": "app", "tenant": "acme", "scope": "chat models",
 		},
-		method: jwt.SigningMethodES256,
-		key:    signing().ec,
+		Method: jwt.SigningMethodES256,
+		Key:    jwstest.Keys().EC,
 	}
-}
-
-func (d *draft) sign(t testing.TB) string {
-	t.Helper()
-	part := func(raw string, o object) string {
-		if raw == "" {
-			b, err := json.Marshal(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			raw = string(b)
-		}
-		return b64([]byte(raw))
-	}
-	text := part(d.rawHeader, d.header) + "." + part(d.rawClaims, d.claims)
-	signature, err := d.method.Sign(text, d.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text + "." + b64(signature)
-}
-
-// insert puts text in front of the closing brace of the claims or the header.
-func insert(o object, text string) string {
-	b, err := json.Marshal(o)
-	if err != nil {
-		panic(err)
-	}
-	return strings.TrimSuffix(string(b), "}") + "," + text + "}"
-}
-
-func pemOf(public *rsa.PublicKey) []byte {
-	der, err := x509.MarshalPKIXPublicKey(public)
-	if err != nil {
-		panic(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 }
 
 func malleate(token string) string {
@@ -204,7 +115,7 @@ func malleate(token string) string {
 	s := new(big.Int).SetBytes(raw[32:])
 	s.Sub(elliptic.P256().Params().N, s)
 	s.FillBytes(raw[32:])
-	return text + "." + b64(raw)
+	return text + "." + jwstest.Base64(raw)
 }
 
 func cutLast(token string) (text, signature string) {
@@ -214,7 +125,7 @@ func cutLast(token string) (text, signature string) {
 
 func withSignature(token string, signature []byte) string {
 	text, _ := cutLast(token)
-	return text + "." + b64(signature)
+	return text + "." + jwstest.Base64(signature)
 }
 
 // otherLastBit changes bits of the last base64 digit that decode to nothing.
@@ -227,10 +138,10 @@ func otherLastBit(token string) string {
 // Every way in which a token is known to have been made to lie. The reason is
 // part of each case, so that none passes for another's.
 func TestHostileTokens(t *testing.T) {
-	k := signing()
+	k := jwstest.Keys()
 	idp := newProvider(t,
-		jwkOf("ec", k.ec.Public()), jwkOf("rsa", k.rsa.Public()), jwkOf("ed", k.ed.Public()), jwkOf("weak", k.weak.Public()),
-		object{"kty": "oct", "kid": "oct", "k": b64([]byte("secret"))},
+		jwkOf("ec", k.EC.Public()), jwkOf("rsa", k.RSA.Public()), jwkOf("ed", k.Ed.Public()), jwkOf("weak", k.Weak.Public()),
+		object{"kty": "oct", "kid": "oct", "k": jwstest.Base64([]byte("secret"))},
 	)
 	v := newVerifier(t, nil, idp.config())
 	now := time.Now()
@@ -244,125 +155,125 @@ func TestHostileTokens(t *testing.T) {
 		reason string // empty: accepted
 	}{
 		{"00 a valid access token", func(*draft) {}, nil, ""},
-		{"01 alg none", func(d *draft) { d.header["alg"] = "none" }, nil, `algorithm "none"`},
-		{"02 alg nOnE", func(d *draft) { d.header["alg"] = "nOnE" }, nil, `algorithm "nOnE"`},
+		{"01 alg none", func(d *draft) { d.Header["alg"] = "none" }, nil, `algorithm "none"`},
+		{"02 alg nOnE", func(d *draft) { d.Header["alg"] = "nOnE" }, nil, `algorithm "nOnE"`},
 		{"03 RSA key as HMAC secret", func(d *draft) {
-			d.header["alg"], d.header["kid"], d.method, d.key = "HS256", "rsa", jwt.SigningMethodHS256, pemOf(&k.rsa.PublicKey)
+			d.Header["alg"], d.Header["kid"], d.Method, d.Key = "HS256", "rsa", jwt.SigningMethodHS256, jwstest.PEM(k.RSA.Public())
 		}, nil, `algorithm "HS256"`},
-		{"04 kid that climbs paths", func(d *draft) { d.header["kid"] = "../../ec" }, nil, "no such key"},
-		{"05 kid that is no string", func(d *draft) { d.header["kid"] = 7 }, nil, "unexpected type"},
-		{"06 kid missing", func(d *draft) { delete(d.header, "kid") }, nil, "kid is missing"},
-		{"07 jku", func(d *draft) { d.header["jku"] = "https://evil.test/keys" }, nil, `"jku" is not accepted`},
-		{"08 x5u", func(d *draft) { d.header["x5u"] = "https://evil.test/cert" }, nil, `"x5u" is not accepted`},
-		{"08 x5c", func(d *draft) { d.header["x5c"] = []string{"MIIB"} }, nil, `"x5c" is not accepted`},
-		{"09 embedded jwk", func(d *draft) { d.header["jwk"], d.key = jwkOf("ec", k.ec2.Public()), k.ec2 }, nil, `"jwk" is not accepted`},
-		{"10 wrong audience", func(d *draft) { d.claims["aud"] = "other" }, nil, "this audience and no other"},
-		{"11 no audience", func(d *draft) { delete(d.claims, "aud") }, nil, "this audience and no other"},
-		{"12 one audience of two", func(d *draft) { d.claims["aud"] = []string{"sallyport", "other"} }, nil, "this audience and no other"},
-		{"13 no issuer", func(d *draft) { delete(d.claims, "iss") }, nil, "not one of ours"},
-		{"13 an issuer that is a list", func(d *draft) { d.claims["iss"] = []string{idp.URL} }, nil, "not one of ours"},
-		{"13 wrong issuer", func(d *draft) { d.claims["iss"] = "https://evil.test" }, nil, "not one of ours"},
-		{"14 azp of another client", func(d *draft) { d.claims["azp"] = "evil" }, nil, "different clients"},
-		{"15 ID token", func(d *draft) { d.header["typ"] = "JWT" }, nil, "not that of an access token"},
-		{"16 logout token", func(d *draft) { d.header["typ"] = "logout+jwt" }, nil, "not that of an access token"},
-		{"17 expired 31 s ago", func(d *draft) { d.claims["exp"] = now.Unix() - 31 }, nil, "expired"},
-		{"18 no exp", func(d *draft) { delete(d.claims, "exp") }, nil, "iat and exp are required"},
-		{"19 exp 0", func(d *draft) { d.claims["exp"] = 0 }, nil, "unexpected type"},
-		{"20 exp as string", func(d *draft) { d.claims["exp"] = "9999999999" }, nil, "unexpected type"},
-		{"21 exp 1e300", func(d *draft) { delete(d.claims, "exp"); d.rawClaims = insert(d.claims, `"exp":1e300`) }, nil, "unexpected type"},
-		{"22 nbf in 10 min", func(d *draft) { d.claims["nbf"] = now.Unix() + 600 }, nil, "not valid yet"},
-		{"23 iat in 10 min", func(d *draft) { d.claims["iat"], d.claims["exp"] = now.Unix()+600, now.Unix()+900 }, nil, "used before issued"},
-		{"24 ten years of life", func(d *draft) { d.claims["exp"] = now.Unix() + 10*365*86400 }, nil, "lives longer"},
-		{"24 a far end behind a far iat", func(d *draft) { d.claims["iat"], d.claims["exp"] = now.Unix()+36e5, now.Unix()+36e5+60 }, nil, "ends further ahead"},
-		{"25 crit", func(d *draft) { d.header["crit"], d.header["x"] = []string{"x"}, true }, nil, `"crit" is not accepted`},
-		{"26 b64 false", func(d *draft) { d.header["b64"] = false }, nil, `"b64" is not accepted`},
-		{"27 sub twice", func(d *draft) { d.rawClaims = insert(d.claims, `"sub":"root"`) }, nil, "given twice"},
-		{"28 SUB beside sub", func(d *draft) { d.claims["SUB"] = "root" }, nil, "differ in case"},
-		{"28 SUB in place of sub", func(d *draft) { delete(d.claims, "sub"); d.claims["SUB"] = "root" }, nil, `"sub" in another spelling`},
-		{"29 AUD flips aud", func(d *draft) { d.claims["aud"], d.claims["AUD"] = "other", "sallyport" }, nil, "differ in case"},
-		{"29 a long s is an s", func(d *draft) { d.claims["\u017fub"] = "root" }, nil, "differ in case"},
-		{"30 JSON after the claims", func(d *draft) { d.rawClaims = insert(d.claims, `"x":1`) + `{"sub":"root"}` }, nil, "not a JSON object"},
+		{"04 kid that climbs paths", func(d *draft) { d.Header["kid"] = "../../ec" }, nil, "no such key"},
+		{"05 kid that is no string", func(d *draft) { d.Header["kid"] = 7 }, nil, "unexpected type"},
+		{"06 kid missing", func(d *draft) { delete(d.Header, "kid") }, nil, "kid is missing"},
+		{"07 jku", func(d *draft) { d.Header["jku"] = "https://evil.test/keys" }, nil, `"jku" is not accepted`},
+		{"08 x5u", func(d *draft) { d.Header["x5u"] = "https://evil.test/cert" }, nil, `"x5u" is not accepted`},
+		{"08 x5c", func(d *draft) { d.Header["x5c"] = []string{"MIIB"} }, nil, `"x5c" is not accepted`},
+		{"09 embedded jwk", func(d *draft) { d.Header["jwk"], d.Key = jwkOf("ec", k.EC2.Public()), k.EC2 }, nil, `"jwk" is not accepted`},
+		{"10 wrong audience", func(d *draft) { d.Claims["aud"] = "other" }, nil, "this audience and no other"},
+		{"11 no audience", func(d *draft) { delete(d.Claims, "aud") }, nil, "this audience and no other"},
+		{"12 one audience of two", func(d *draft) { d.Claims["aud"] = []string{"sallyport", "other"} }, nil, "this audience and no other"},
+		{"13 no issuer", func(d *draft) { delete(d.Claims, "iss") }, nil, "not one of ours"},
+		{"13 an issuer that is a list", func(d *draft) { d.Claims["iss"] = []string{idp.URL} }, nil, "not one of ours"},
+		{"13 wrong issuer", func(d *draft) { d.Claims["iss"] = "https://evil.test" }, nil, "not one of ours"},
+		{"14 azp of another client", func(d *draft) { d.Claims["azp"] = "evil" }, nil, "different clients"},
+		{"15 ID token", func(d *draft) { d.Header["typ"] = "JWT" }, nil, "not that of an access token"},
+		{"16 logout token", func(d *draft) { d.Header["typ"] = "logout+jwt" }, nil, "not that of an access token"},
+		{"17 expired 31 s ago", func(d *draft) { d.Claims["exp"] = now.Unix() - 31 }, nil, "expired"},
+		{"18 no exp", func(d *draft) { delete(d.Claims, "exp") }, nil, "iat and exp are required"},
+		{"19 exp 0", func(d *draft) { d.Claims["exp"] = 0 }, nil, "unexpected type"},
+		{"20 exp as string", func(d *draft) { d.Claims["exp"] = "9999999999" }, nil, "unexpected type"},
+		{"21 exp 1e300", func(d *draft) { delete(d.Claims, "exp"); d.RawClaims = jwstest.Insert(d.Claims, `"exp":1e300`) }, nil, "unexpected type"},
+		{"22 nbf in 10 min", func(d *draft) { d.Claims["nbf"] = now.Unix() + 600 }, nil, "not valid yet"},
+		{"23 iat in 10 min", func(d *draft) { d.Claims["iat"], d.Claims["exp"] = now.Unix()+600, now.Unix()+900 }, nil, "used before issued"},
+		{"24 ten years of life", func(d *draft) { d.Claims["exp"] = now.Unix() + 10*365*86400 }, nil, "lives longer"},
+		{"24 a far end behind a far iat", func(d *draft) { d.Claims["iat"], d.Claims["exp"] = now.Unix()+36e5, now.Unix()+36e5+60 }, nil, "ends further ahead"},
+		{"25 crit", func(d *draft) { d.Header["crit"], d.Header["x"] = []string{"x"}, true }, nil, `"crit" is not accepted`},
+		{"26 b64 false", func(d *draft) { d.Header["b64"] = false }, nil, `"b64" is not accepted`},
+		{"27 sub twice", func(d *draft) { d.RawClaims = jwstest.Insert(d.Claims, `"sub":"root"`) }, nil, "given twice"},
+		{"28 SUB beside sub", func(d *draft) { d.Claims["SUB"] = "root" }, nil, "differ in case"},
+		{"28 SUB in place of sub", func(d *draft) { delete(d.Claims, "sub"); d.Claims["SUB"] = "root" }, nil, `"sub" in another spelling`},
+		{"29 AUD flips aud", func(d *draft) { d.Claims["aud"], d.Claims["AUD"] = "other", "sallyport" }, nil, "differ in case"},
+		{"29 a long s is an s", func(d *draft) { d.Claims["\u017fub"] = "root" }, nil, "differ in case"},
+		{"30 JSON after the claims", func(d *draft) { d.RawClaims = jwstest.Insert(d.Claims, `"x":1`) + `{"sub":"root"}` }, nil, "not a JSON object"},
 		{"31 5,000 levels", func(d *draft) {
-			d.rawClaims = insert(d.claims, `"x":`+strings.Repeat("[", 5000)+strings.Repeat("]", 5000))
+			d.RawClaims = jwstest.Insert(d.Claims, `"x":`+strings.Repeat("[", 5000)+strings.Repeat("]", 5000))
 		}, nil, "nested deeper"},
-		{"32 256 KiB", func(d *draft) { d.claims["x"] = strings.Repeat("x", 256<<10) }, nil, "longer than"},
+		{"32 256 KiB", func(d *draft) { d.Claims["x"] = strings.Repeat("x", 256<<10) }, nil, "longer than"},
 		{"33 r = s = 0", func(*draft) {}, func(s string) string { return withSignature(s, make([]byte, 64)) }, "signature is invalid"},
 		{"34 r = s = n", func(*draft) {}, func(s string) string {
 			return withSignature(s, append(sized(order), sized(order)...))
 		}, "signature is invalid"},
 		{"35 the twin of a valid ECDSA signature", func(*draft) {}, malleate, ""},
-		{"36 ES384 with a P-256 key", func(d *draft) { d.header["alg"], d.method, d.key = "ES384", jwt.SigningMethodES384, k.ec384 }, nil, `algorithm "ES384"`},
+		{"36 ES384 with a P-256 key", func(d *draft) { d.Header["alg"], d.Method, d.Key = "ES384", jwt.SigningMethodES384, k.EC384 }, nil, `algorithm "ES384"`},
 		{"37 other unused bits", func(*draft) {}, otherLastBit, "not base64url"},
 		{"38 JWE", func(*draft) {}, func(s string) string { return s + ".AAAA.AAAA" }, "not three parts"},
-		{"39 a token within", func(d *draft) { d.header["cty"] = "JWT" }, nil, `"cty" is not accepted`},
-		{"40 bound to a certificate by no digest", func(d *draft) { d.claims["cnf"] = object{"x5t#S256": "AAAA"} }, nil, "unexpected type"},
-		{"41 bound to a DPoP key by no digest", func(d *draft) { d.claims["cnf"] = object{"jkt": "AAAA"} }, nil, "unexpected type"},
-		{"41 bound to a key in another way", func(d *draft) { d.claims["cnf"] = object{"kid": "AAAA"} }, nil, "unexpected type"},
+		{"39 a token within", func(d *draft) { d.Header["cty"] = "JWT" }, nil, `"cty" is not accepted`},
+		{"40 bound to a certificate by no digest", func(d *draft) { d.Claims["cnf"] = object{"x5t#S256": "AAAA"} }, nil, "unexpected type"},
+		{"41 bound to a DPoP key by no digest", func(d *draft) { d.Claims["cnf"] = object{"jkt": "AAAA"} }, nil, "unexpected type"},
+		{"41 bound to a key in another way", func(d *draft) { d.Claims["cnf"] = object{"kid": "AAAA"} }, nil, "unexpected type"},
 		{"41 bound to a DPoP key, and in another way", func(d *draft) {
-			d.claims["cnf"] = object{"jkt": strings.Repeat("A", 43), "jku": "https://evil.test"}
+			d.Claims["cnf"] = object{"jkt": strings.Repeat("A", 43), "jku": "https://evil.test"}
 		}, nil, "unexpected type"},
-		{"41 bound in another way that looks alike", func(d *draft) { d.claims["cnf"] = object{"x5t": strings.Repeat("A", 43)} }, nil, "unexpected type"},
+		{"41 bound in another way that looks alike", func(d *draft) { d.Claims["cnf"] = object{"x5t": strings.Repeat("A", 43)} }, nil, "unexpected type"},
 		{"41 bound to a key, and in another way that looks alike", func(d *draft) {
-			d.claims["cnf"] = object{"jkt": strings.Repeat("A", 43), "x5t": strings.Repeat("A", 43)}
+			d.Claims["cnf"] = object{"jkt": strings.Repeat("A", 43), "x5t": strings.Repeat("A", 43)}
 		}, nil, "unexpected type"},
-		{"41 bound to a key by a number", func(d *draft) { d.claims["cnf"] = object{"jkt": 1} }, nil, "unexpected type"},
-		{"41 bound to a key by null", func(d *draft) { d.claims["cnf"] = object{"jkt": nil} }, nil, "unexpected type"},
-		{"41 bound to a key by a digest of other unused bits", func(d *draft) { d.claims["cnf"] = object{"jkt": strings.Repeat("A", 42) + "B"} }, nil, "unexpected type"},
-		{"41 bound to nothing", func(d *draft) { d.claims["cnf"] = object{} }, nil, "unexpected type"},
-		{"42 alg twice", func(d *draft) { d.rawHeader = insert(d.header, `"alg":"none"`) }, nil, "given twice"},
+		{"41 bound to a key by a number", func(d *draft) { d.Claims["cnf"] = object{"jkt": 1} }, nil, "unexpected type"},
+		{"41 bound to a key by null", func(d *draft) { d.Claims["cnf"] = object{"jkt": nil} }, nil, "unexpected type"},
+		{"41 bound to a key by a digest of other unused bits", func(d *draft) { d.Claims["cnf"] = object{"jkt": strings.Repeat("A", 42) + "B"} }, nil, "unexpected type"},
+		{"41 bound to nothing", func(d *draft) { d.Claims["cnf"] = object{} }, nil, "unexpected type"},
+		{"42 alg twice", func(d *draft) { d.RawHeader = jwstest.Insert(d.Header, `"alg":"none"`) }, nil, "given twice"},
 		{"43 EdDSA, which is not allowed", func(d *draft) {
-			d.header["alg"], d.header["kid"], d.method, d.key = "EdDSA", "ed", jwt.SigningMethodEdDSA, k.ed
+			d.Header["alg"], d.Header["kid"], d.Method, d.Key = "EdDSA", "ed", jwt.SigningMethodEdDSA, k.Ed
 		}, nil, `algorithm "EdDSA"`},
 		{"44 white space around it", func(*draft) {}, func(s string) string { return " " + s }, "not base64url"},
 		{"44 a line break within it", func(*draft) {}, func(s string) string { return s[:8] + "\n" + s[8:] }, "not base64url"},
-		{"45 null claims", func(d *draft) { d.rawClaims = "null" }, nil, "not a JSON object"},
-		{"46 tenant that is no string", func(d *draft) { d.claims["tenant"] = []string{"acme"} }, nil, "is not a name"},
-		{"46 tenant missing", func(d *draft) { delete(d.claims, "tenant") }, nil, "no tenant claim"},
-		{"46 tenant empty", func(d *draft) { d.claims["tenant"] = "" }, nil, "is not a name"},
-		{"46 tenant null", func(d *draft) { d.claims["tenant"] = nil }, nil, "is not a name"},
-		{"46 tenant with a line break", func(d *draft) { d.claims["tenant"] = "acme\nevil" }, nil, "is not a name"},
+		{"45 null claims", func(d *draft) { d.RawClaims = "null" }, nil, "not a JSON object"},
+		{"46 tenant that is no string", func(d *draft) { d.Claims["tenant"] = []string{"acme"} }, nil, "is not a name"},
+		{"46 tenant missing", func(d *draft) { delete(d.Claims, "tenant") }, nil, "no tenant claim"},
+		{"46 tenant empty", func(d *draft) { d.Claims["tenant"] = "" }, nil, "is not a name"},
+		{"46 tenant null", func(d *draft) { d.Claims["tenant"] = nil }, nil, "is not a name"},
+		{"46 tenant with a line break", func(d *draft) { d.Claims["tenant"] = "acme\nevil" }, nil, "is not a name"},
 		{"47 RSA key of 1024 bits", func(d *draft) {
-			d.header["alg"], d.header["kid"], d.method, d.key = "RS256", "weak", jwt.SigningMethodRS256, k.weak
+			d.Header["alg"], d.Header["kid"], d.Method, d.Key = "RS256", "weak", jwt.SigningMethodRS256, k.Weak
 		}, nil, "no such key"},
 
 		{"48 RSA, which is allowed", func(d *draft) {
-			d.header["alg"], d.header["kid"], d.method, d.key = "RS256", "rsa", jwt.SigningMethodRS256, k.rsa
+			d.Header["alg"], d.Header["kid"], d.Method, d.Key = "RS256", "rsa", jwt.SigningMethodRS256, k.RSA
 		}, nil, ""},
 		{"49 an EC key asked to verify RSA", func(d *draft) {
-			d.header["alg"], d.method, d.key = "RS256", jwt.SigningMethodRS256, k.rsa
+			d.Header["alg"], d.Method, d.Key = "RS256", jwt.SigningMethodRS256, k.RSA
 		}, nil, "not one for the token's algorithm"},
-		{"50 another key", func(d *draft) { d.key = k.ec2 }, nil, "signature is invalid"},
-		{"51 a SPIFFE ID as subject", func(d *draft) { d.claims["sub"] = "spiffe://example.org/gateway" }, nil, "SPIFFE ID"},
-		{"52 sub null", func(d *draft) { d.claims["sub"] = nil }, nil, "no subject"},
-		{"53 sub that is an object", func(d *draft) { d.claims["sub"] = object{"a": 1} }, nil, "unexpected type"},
-		{"54 the claim typ says ID", func(d *draft) { d.claims["typ"] = "ID" }, nil, "ID or refresh token"},
-		{"55 at_hash, as in ID tokens", func(d *draft) { d.claims["at_hash"] = "AAAA" }, nil, "ID or refresh token"},
-		{"56 cnf null", func(d *draft) { d.claims["cnf"] = nil }, nil, "bound to a key"},
-		{"56 cnf a string", func(d *draft) { d.claims["cnf"] = "jkt" }, nil, "bound to a key"},
-		{"57 invalid UTF-8", func(d *draft) { d.rawClaims = insert(d.claims, "\"x\":\"\xff\"") }, nil, "malformed JSON"},
-		{"58 Typ beside typ", func(d *draft) { d.header["Typ"] = "JWT" }, nil, "differ in case"},
-		{"59 JKU", func(d *draft) { d.header["JKU"] = "https://evil.test" }, nil, `"jku" in another spelling`},
-		{"60 five actors", func(d *draft) { d.claims["act"] = actors("a", "b", "c", "d", "e") }, nil, "more than 4 actors"},
-		{"61 an actor without a name", func(d *draft) { d.claims["act"] = object{"iss": "x"} }, nil, "actor without a name"},
-		{"61 an actor whose name has a line break", func(d *draft) { d.claims["act"] = actors("a\nb") }, nil, "actor without a name"},
-		{"70 may_act that names someone with a line break", func(d *draft) { d.claims["may_act"] = actors("a\nb") }, nil, "names nobody"},
-		{"64 an actor that stands twice", func(d *draft) { d.claims["act"] = actors("a", "b", "a") }, nil, "stands twice"},
-		{"65 an actor that is the user", func(d *draft) { d.claims["act"] = actors("a", "alice") }, nil, "stands twice"},
-		{"66 the user as an actor that the issuer is said to name", func(d *draft) { d.claims["act"] = object{"sub": "alice", "iss": idp.URL} }, nil, "stands twice"},
-		{"67 an actor other than may_act names", func(d *draft) { d.claims["act"], d.claims["may_act"] = actors("a"), actors("b") }, nil, "may_act"},
-		{"68 an earlier actor is the one that may_act names", func(d *draft) { d.claims["act"], d.claims["may_act"] = actors("a", "b"), actors("b") }, nil, "may_act"},
+		{"50 another key", func(d *draft) { d.Key = k.EC2 }, nil, "signature is invalid"},
+		{"51 a SPIFFE ID as subject", func(d *draft) { d.Claims["sub"] = "spiffe://example.org/gateway" }, nil, "SPIFFE ID"},
+		{"52 sub null", func(d *draft) { d.Claims["sub"] = nil }, nil, "no subject"},
+		{"53 sub that is an object", func(d *draft) { d.Claims["sub"] = object{"a": 1} }, nil, "unexpected type"},
+		{"54 the claim typ says ID", func(d *draft) { d.Claims["typ"] = "ID" }, nil, "ID or refresh token"},
+		{"55 at_hash, as in ID tokens", func(d *draft) { d.Claims["at_hash"] = "AAAA" }, nil, "ID or refresh token"},
+		{"56 cnf null", func(d *draft) { d.Claims["cnf"] = nil }, nil, "bound to a key"},
+		{"56 cnf a string", func(d *draft) { d.Claims["cnf"] = "jkt" }, nil, "bound to a key"},
+		{"57 invalid UTF-8", func(d *draft) { d.RawClaims = jwstest.Insert(d.Claims, "\"x\":\"\xff\"") }, nil, "malformed JSON"},
+		{"58 Typ beside typ", func(d *draft) { d.Header["Typ"] = "JWT" }, nil, "differ in case"},
+		{"59 JKU", func(d *draft) { d.Header["JKU"] = "https://evil.test" }, nil, `"jku" in another spelling`},
+		{"60 five actors", func(d *draft) { d.Claims["act"] = actors("a", "b", "c", "d", "e") }, nil, "more than 4 actors"},
+		{"61 an actor without a name", func(d *draft) { d.Claims["act"] = object{"iss": "x"} }, nil, "actor without a name"},
+		{"61 an actor whose name has a line break", func(d *draft) { d.Claims["act"] = actors("a\nb") }, nil, "actor without a name"},
+		{"70 may_act that names someone with a line break", func(d *draft) { d.Claims["may_act"] = actors("a\nb") }, nil, "names nobody"},
+		{"64 an actor that stands twice", func(d *draft) { d.Claims["act"] = actors("a", "b", "a") }, nil, "stands twice"},
+		{"65 an actor that is the user", func(d *draft) { d.Claims["act"] = actors("a", "alice") }, nil, "stands twice"},
+		{"66 the user as an actor that the issuer is said to name", func(d *draft) { d.Claims["act"] = object{"sub": "alice", "iss": idp.URL} }, nil, "stands twice"},
+		{"67 an actor other than may_act names", func(d *draft) { d.Claims["act"], d.Claims["may_act"] = actors("a"), actors("b") }, nil, "may_act"},
+		{"68 an earlier actor is the one that may_act names", func(d *draft) { d.Claims["act"], d.Claims["may_act"] = actors("a", "b"), actors("b") }, nil, "may_act"},
 		{"69 an actor that another issuer names, other than may_act", func(d *draft) {
-			d.claims["act"], d.claims["may_act"] = object{"sub": "a", "iss": "https://other.example"}, actors("a")
+			d.Claims["act"], d.Claims["may_act"] = object{"sub": "a", "iss": "https://other.example"}, actors("a")
 		}, nil, "may_act"},
-		{"70 may_act that names nobody", func(d *draft) { d.claims["may_act"] = object{} }, nil, "names nobody"},
-		{"71 an actor that is a list", func(d *draft) { d.claims["act"] = []string{"a"} }, nil, "unexpected type"},
-		{"72 an actor spelt Act", func(d *draft) { d.rawClaims = insert(d.claims, `"Act":{"sub":"a"}`) }, nil, "another spelling"},
+		{"70 may_act that names nobody", func(d *draft) { d.Claims["may_act"] = object{} }, nil, "names nobody"},
+		{"71 an actor that is a list", func(d *draft) { d.Claims["act"] = []string{"a"} }, nil, "unexpected type"},
+		{"72 an actor spelt Act", func(d *draft) { d.RawClaims = jwstest.Insert(d.Claims, `"Act":{"sub":"a"}`) }, nil, "another spelling"},
 		{"62 no signature", func(*draft) {}, func(s string) string { text, _ := cutLast(s); return text + "." }, "not three parts"},
-		{"63 thousands of claims", func(d *draft) { d.rawClaims = insert(d.claims, `"x":[`+strings.Repeat("1,", 2000)+"1]") }, nil, "more than 512"},
+		{"63 thousands of claims", func(d *draft) { d.RawClaims = jwstest.Insert(d.Claims, `"x":[`+strings.Repeat("1,", 2000)+"1]") }, nil, "more than 512"},
 	} {
 		d := newDraft(idp.URL)
 		c.change(d)
-		token := d.sign(t)
+		token := d.Sign(t)
 		if c.after != nil {
 			token = c.after(token)
 		}
@@ -391,7 +302,7 @@ func actors(subjects ...string) object {
 }
 
 func TestAPrincipalHoldsWhatTheTokenSays(t *testing.T) {
-	idp := newProvider(t, jwkOf("ec", signing().ec.Public()))
+	idp := newProvider(t, jwkOf("ec", jwstest.Keys().EC.Public()))
 	v := newVerifier(t, nil, idp.config())
 	for _, c := range []struct {
 		claim  string
@@ -438,8 +349,8 @@ func TestAPrincipalHoldsWhatTheTokenSays(t *testing.T) {
 		{"leave to act that nobody has taken", func(c object) { c["may_act"] = actors("agent") }, func(p identity.Principal) bool { return len(p.Chain) == 0 }},
 	} {
 		d := newDraft(idp.URL)
-		c.change(d.claims)
-		if p, err := v.Verify(t.Context(), d.sign(t)); err != nil || !c.check(p) {
+		c.change(d.Claims)
+		if p, err := v.Verify(t.Context(), d.Sign(t)); err != nil || !c.check(p) {
 			t.Errorf("%s: %+v, %v", c.claim, p, err)
 		}
 	}
@@ -447,31 +358,31 @@ func TestAPrincipalHoldsWhatTheTokenSays(t *testing.T) {
 
 // golang-jwt verifies an ES384 signature by a P-256 key, and so does crypto/ecdsa.
 func TestACurveMustBeTheAlgorithms(t *testing.T) {
-	k := signing()
-	idp := newProvider(t, jwkOf("ec", k.ec.Public()))
+	k := jwstest.Keys()
+	idp := newProvider(t, jwkOf("ec", k.EC.Public()))
 	config := idp.config()
 	config.Algorithms = []string{"ES256", "ES384"}
 	v := newVerifier(t, nil, config)
 	d := newDraft(idp.URL)
-	d.header["alg"] = "ES384"
-	text, _ := cutLast(d.sign(t))
+	d.Header["alg"] = "ES384"
+	text, _ := cutLast(d.Sign(t))
 	digest := sha512.Sum384([]byte(text))
-	r, s, err := ecdsa.Sign(rand.Reader, k.ec, digest[:])
+	r, s, err := ecdsa.Sign(rand.Reader, k.EC, digest[:])
 	if err != nil {
 		t.Fatal(err)
 	}
 	signature := make([]byte, 96)
 	r.FillBytes(signature[:48])
 	s.FillBytes(signature[48:])
-	if _, err := v.Verify(t.Context(), text+"."+b64(signature)); !errors.Is(err, identity.ErrBadCredential) {
+	if _, err := v.Verify(t.Context(), text+"."+jwstest.Base64(signature)); !errors.Is(err, identity.ErrBadCredential) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestAFingerprintIsOfWhatWasSigned(t *testing.T) {
-	idp := newProvider(t, jwkOf("ec", signing().ec.Public()))
+	idp := newProvider(t, jwkOf("ec", jwstest.Keys().EC.Public()))
 	v := newVerifier(t, nil, idp.config())
-	token := newDraft(idp.URL).sign(t)
+	token := newDraft(idp.URL).Sign(t)
 	one, err := v.Verify(t.Context(), token)
 	if err != nil {
 		t.Fatal(err)
@@ -481,8 +392,8 @@ func TestAFingerprintIsOfWhatWasSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := newDraft(idp.URL)
-	other.claims["jti"] = "other"
-	third, err := v.Verify(t.Context(), other.sign(t))
+	other.Claims["jti"] = "other"
+	third, err := v.Verify(t.Context(), other.Sign(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -492,9 +403,9 @@ func TestAFingerprintIsOfWhatWasSigned(t *testing.T) {
 }
 
 func TestARequestsTokenIsFoundOrLeftToOthers(t *testing.T) {
-	idp := newProvider(t, jwkOf("ec", signing().ec.Public()))
+	idp := newProvider(t, jwkOf("ec", jwstest.Keys().EC.Public()))
 	v := newVerifier(t, nil, idp.config())
-	token := newDraft(idp.URL).sign(t)
+	token := newDraft(idp.URL).Sign(t)
 	for _, c := range []struct {
 		claim, name, value string
 		err                error
@@ -515,23 +426,23 @@ func TestARequestsTokenIsFoundOrLeftToOthers(t *testing.T) {
 }
 
 func TestAnIssuerMayBeToldToTakeLess(t *testing.T) {
-	idp := newProvider(t, jwkOf("ec", signing().ec.Public()))
+	idp := newProvider(t, jwkOf("ec", jwstest.Keys().EC.Public()))
 	for _, c := range []struct {
 		claim  string
 		config func(*oidc.Config)
 		token  func(*draft)
 		ok     bool
 	}{
-		{"typ JWT where plain JWTs are taken", func(c *oidc.Config) { c.PlainJWT = true }, func(d *draft) { d.header["typ"] = "JWT" }, true},
-		{"no typ where plain JWTs are taken", func(c *oidc.Config) { c.PlainJWT = true }, func(d *draft) { delete(d.header, "typ") }, true},
-		{"no typ elsewhere", func(*oidc.Config) {}, func(d *draft) { delete(d.header, "typ") }, false},
-		{"a long typ of an access token", func(*oidc.Config) {}, func(d *draft) { d.header["typ"] = "application/at+JWT" }, true},
+		{"typ JWT where plain JWTs are taken", func(c *oidc.Config) { c.PlainJWT = true }, func(d *draft) { d.Header["typ"] = "JWT" }, true},
+		{"no typ where plain JWTs are taken", func(c *oidc.Config) { c.PlainJWT = true }, func(d *draft) { delete(d.Header, "typ") }, true},
+		{"no typ elsewhere", func(*oidc.Config) {}, func(d *draft) { delete(d.Header, "typ") }, false},
+		{"a long typ of an access token", func(*oidc.Config) {}, func(d *draft) { d.Header["typ"] = "application/at+JWT" }, true},
 		{"a listed client", func(c *oidc.Config) { c.Clients = []string{"app"} }, func(*draft) {}, true},
 		{"an unlisted client", func(c *oidc.Config) { c.Clients = []string{"web"} }, func(*draft) {}, false},
-		{"a token of no client where clients are listed", func(c *oidc.Config) { c.Clients = []string{"app"} }, func(d *draft) { delete(d.claims, "client_id") }, false},
+		{"a token of no client where clients are listed", func(c *oidc.Config) { c.Clients = []string{"app"} }, func(d *draft) { delete(d.Claims, "client_id") }, false},
 		{"a shorter life", func(c *oidc.Config) { c.MaxLifetime = time.Minute }, func(*draft) {}, false},
-		{"a longer life", func(c *oidc.Config) { c.MaxLifetime = 3 * time.Hour }, func(d *draft) { d.claims["exp"] = time.Now().Unix() + 2*3600 }, true},
-		{"another tenant claim", func(c *oidc.Config) { c.TenantClaim = "https://acme/org" }, func(d *draft) { d.claims["https://acme/org"] = "acme" }, true},
+		{"a longer life", func(c *oidc.Config) { c.MaxLifetime = 3 * time.Hour }, func(d *draft) { d.Claims["exp"] = time.Now().Unix() + 2*3600 }, true},
+		{"another tenant claim", func(c *oidc.Config) { c.TenantClaim = "https://acme/org" }, func(d *draft) { d.Claims["https://acme/org"] = "acme" }, true},
 		{"an algorithm of another issuer", func(c *oidc.Config) { c.Algorithms = []string{"RS256", "ES256"} }, func(*draft) {}, true},
 	} {
 		config := idp.config()
@@ -539,7 +450,7 @@ func TestAnIssuerMayBeToldToTakeLess(t *testing.T) {
 		v := newVerifier(t, nil, config)
 		d := newDraft(idp.URL)
 		c.token(d)
-		if _, err := v.Verify(t.Context(), d.sign(t)); (err == nil) != c.ok {
+		if _, err := v.Verify(t.Context(), d.Sign(t)); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.claim, err)
 		}
 	}

@@ -2,16 +2,10 @@ package svid_test
 
 import (
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/rsa"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -27,6 +21,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/workloadapi"
 
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/identity/jws/jwstest"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 	"github.com/sallyport-ai/sallyport/identity/svid"
 	"github.com/sallyport-ai/sallyport/identity/workload"
@@ -35,45 +30,10 @@ import (
 
 const app = "spiffe://example.org/app"
 
-type object = map[string]any
-
-// draft is a JWT-SVID before it is signed.
-type draft struct {
-	header, claims object
-	method         jwt.SigningMethod
-	key            any
-	rawClaims      string // in place of claims
-}
-
-func (d *draft) sign(t testing.TB) string {
-	t.Helper()
-	part := func(o object) string {
-		b, err := json.Marshal(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
-	if d.rawClaims == "" {
-		d.rawClaims = part(d.claims)
-	}
-	encode := base64.RawURLEncoding.EncodeToString
-	text := encode([]byte(part(d.header))) + "." + encode([]byte(d.rawClaims))
-	signature, err := d.method.Sign(text, d.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text + "." + encode(signature)
-}
-
-func newKey(t testing.TB, curve elliptic.Curve) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(curve, rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
+type (
+	object = jwstest.Object
+	draft  = jwstest.Draft
+)
 
 func bearer(token string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", nil)
@@ -84,20 +44,9 @@ func bearer(token string) *http.Request {
 // Every way in which a JWT-SVID is known to have been made to lie. The reason
 // is part of each case, so that none passes for another's.
 func TestHostileJWTSVIDs(t *testing.T) {
-	ours, theirs, big := newKey(t, elliptic.P256()), newKey(t, elliptic.P256()), newKey(t, elliptic.P384())
-	strong, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	weak, err := rsa.GenerateKey(rand.Reader, 1024)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKIXPublicKey(strong.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+	k := jwstest.Keys()
+	ours, theirs, big, strong, weak := k.EC, k.EC2, k.EC384, k.RSA, k.Weak
+	public := jwstest.PEM(strong.Public())
 	federated := spiffeid.RequireTrustDomainFromString("example.com")
 	bundles := jwtbundle.NewSet(
 		jwtbundle.FromJWTAuthorities(domain, map[string]crypto.PublicKey{
@@ -111,13 +60,13 @@ func TestHostileJWTSVIDs(t *testing.T) {
 	}
 	now := time.Now().Unix()
 	signBy := func(kid, algorithm string, method jwt.SigningMethod, key any) func(*draft) {
-		return func(d *draft) { d.header["kid"], d.header["alg"], d.method, d.key = kid, algorithm, method, key }
+		return func(d *draft) { d.Header["kid"], d.Header["alg"], d.Method, d.Key = kid, algorithm, method, key }
 	}
-	claim := func(name string, value any) func(*draft) { return func(d *draft) { d.claims[name] = value } }
-	header := func(name string, value any) func(*draft) { return func(d *draft) { d.header[name] = value } }
-	without := func(name string) func(*draft) { return func(d *draft) { delete(d.claims, name) } }
+	claim := func(name string, value any) func(*draft) { return func(d *draft) { d.Claims[name] = value } }
+	header := func(name string, value any) func(*draft) { return func(d *draft) { d.Header[name] = value } }
+	without := func(name string) func(*draft) { return func(d *draft) { delete(d.Claims, name) } }
 	life := func(iat, exp int64) func(*draft) {
-		return func(d *draft) { d.claims["iat"], d.claims["exp"] = now+iat, now+exp }
+		return func(d *draft) { d.Claims["iat"], d.Claims["exp"] = now+iat, now+exp }
 	}
 	for _, c := range []struct {
 		claim  string
@@ -148,8 +97,8 @@ func TestHostileJWTSVIDs(t *testing.T) {
 		{"a trust domain in capitals", claim("sub", "spiffe://EXAMPLE.org/app"), "trust domain"},
 		{"an ID of 3,000 bytes", claim("sub", app+strings.Repeat("x", 3000)), "too long"},
 		{"a trust domain of 300 bytes", claim("sub", "spiffe://"+strings.Repeat("x", 300)+"/app"), "too long"},
-		{"a federated trust domain nobody admitted", func(d *draft) { d.claims["sub"], d.key = "spiffe://example.com/app", theirs }, "example.com"},
-		{"our trust domain by the federated one's key", func(d *draft) { d.key = theirs }, "signature is invalid"},
+		{"a federated trust domain nobody admitted", func(d *draft) { d.Claims["sub"], d.Key = "spiffe://example.com/app", theirs }, "example.com"},
+		{"our trust domain by the federated one's key", func(d *draft) { d.Key = theirs }, "signature is invalid"},
 		{"a trust domain we never heard of", claim("sub", "spiffe://evil.test/app"), "evil.test"},
 
 		{"no exp", without("exp"), "iat and exp are required"},
@@ -163,7 +112,7 @@ func TestHostileJWTSVIDs(t *testing.T) {
 		{"nbf in a minute", claim("nbf", now+60), "not valid yet"},
 
 		{"an unknown key", header("kid", "other"), "no such key"},
-		{"no kid", func(d *draft) { delete(d.header, "kid") }, "kid is missing"},
+		{"no kid", func(d *draft) { delete(d.Header, "kid") }, "kid is missing"},
 		{"a P-256 key asked for ES384", header("alg", "ES384"), "not one for the token's algorithm"},
 		{"a P-384 key asked for ES256", signBy("p384", "ES256", jwt.SigningMethodES256, ours), "not one for the token's algorithm"},
 		{"an EC key asked for RSA", header("alg", "RS256"), "not one for the token's algorithm"},
@@ -178,22 +127,22 @@ func TestHostileJWTSVIDs(t *testing.T) {
 		{"crit", header("crit", []string{"exp"}), `"crit" is not accepted`},
 		{"b64 false", header("b64", false), `"b64" is not accepted`},
 		{"SUB beside sub", claim("SUB", "spiffe://example.org/root"), "differ in case"},
-		{"AUD in place of aud", func(d *draft) { delete(d.claims, "aud"); d.claims["AUD"] = "sallyport" }, "another spelling"},
+		{"AUD in place of aud", func(d *draft) { delete(d.Claims, "aud"); d.Claims["AUD"] = "sallyport" }, "another spelling"},
 		{"sub twice", func(d *draft) {
-			b, _ := json.Marshal(d.claims) // a map of strings and numbers
-			d.rawClaims = strings.TrimSuffix(string(b), "}") + `,"sub":"spiffe://example.org/root"}`
+			b, _ := json.Marshal(d.Claims) // a map of strings and numbers
+			d.RawClaims = strings.TrimSuffix(string(b), "}") + `,"sub":"spiffe://example.org/root"}`
 		}, "given twice"},
 		{"with an actor", claim("act", object{"sub": "spiffe://example.org/other"}), "names an actor"},
 		{"bound to a certificate", claim("cnf", object{"x5t#S256": "AAAA"}), "bound to a key"},
 		{"deeper than anybody needs", claim("x", json.RawMessage(strings.Repeat("[", 100)+strings.Repeat("]", 100))), "nested deeper"},
 	} {
 		d := &draft{
-			header: object{"alg": "ES256", "kid": "k"},
-			claims: object{"sub": app, "aud": "sallyport", "iat": now, "exp": now + 300},
-			method: jwt.SigningMethodES256, key: ours,
+			Header: object{"alg": "ES256", "kid": "k"},
+			Claims: object{"sub": app, "aud": "sallyport", "iat": now, "exp": now + 300},
+			Method: jwt.SigningMethodES256, Key: ours,
 		}
 		c.change(d)
-		p, err := authenticate(t.Context(), bearer(d.sign(t)))
+		p, err := authenticate(t.Context(), bearer(d.Sign(t)))
 		switch {
 		case c.reason == "" && (err != nil || p.Workload != app):
 			t.Errorf("%s: %+v, %v", c.claim, p, err)
@@ -397,17 +346,17 @@ func TestAnIncompleteJWTConfigurationIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &draft{
-		header: object{"alg": "ES256", "kid": "k"},
-		claims: object{"sub": app, "aud": "sallyport", "iat": time.Now().Unix(), "exp": time.Now().Unix() + 60},
-		method: jwt.SigningMethodES256, key: newKey(t, elliptic.P256()),
+		Header: object{"alg": "ES256", "kid": "k"},
+		Claims: object{"sub": app, "aud": "sallyport", "iat": time.Now().Unix(), "exp": time.Now().Unix() + 60},
+		Method: jwt.SigningMethodES256, Key: jwstest.Keys().EC,
 	}
-	if _, err := authenticate(t.Context(), bearer(d.sign(t))); !errors.Is(err, identity.ErrUnavailable) {
+	if _, err := authenticate(t.Context(), bearer(d.Sign(t))); !errors.Is(err, identity.ErrUnavailable) {
 		t.Errorf("a source that follows no JWT keys: %v", err)
 	}
 }
 
 func BenchmarkAuthenticateJWT(b *testing.B) {
-	key := newKey(b, elliptic.P256())
+	key := jwstest.Keys().EC
 	bundles := jwtbundle.NewSet(jwtbundle.FromJWTAuthorities(domain, map[string]crypto.PublicKey{"k": key.Public()}))
 	authenticate, err := svid.JWTAuthenticator(svid.JWTConfig{Bundles: bundles, Audience: "sallyport", Authorize: workload.AuthorizeDomains(domain)})
 	if err != nil {
@@ -417,10 +366,10 @@ func BenchmarkAuthenticateJWT(b *testing.B) {
 	for i := range requests {
 		now := time.Now().Unix() - int64(i)
 		d := &draft{
-			header: object{"alg": "ES256", "kid": "k"}, method: jwt.SigningMethodES256, key: key,
-			claims: object{"sub": app, "aud": "sallyport", "iat": now, "exp": now + 300, "jti": strings.Repeat("x", i)},
+			Header: object{"alg": "ES256", "kid": "k"}, Method: jwt.SigningMethodES256, Key: key,
+			Claims: object{"sub": app, "aud": "sallyport", "iat": now, "exp": now + 300, "jti": strings.Repeat("x", i)},
 		}
-		requests[i] = bearer(d.sign(b))
+		requests[i] = bearer(d.Sign(b))
 	}
 	for i := 0; b.Loop(); i++ {
 		if _, err := authenticate(b.Context(), requests[i%len(requests)]); err != nil {
