@@ -304,11 +304,15 @@ func (l *Log) prepare() (*recovered, error) {
 			return nil, err
 		}
 	}
-	dirs := l.locks
+	return rec, l.open(l.cfg, rec, l.dirLocks())
+}
+
+// dirLocks are the locks of the directories, the first one's first.
+func (l *Log) dirLocks() []*lock {
 	if l.cfg.Key.path != "" {
-		dirs = dirs[1:]
+		return l.locks[1:]
 	}
-	return rec, l.open(l.cfg, rec, dirs)
+	return l.locks
 }
 
 // askWitnesses shows what was recovered to the witnesses, if there are any. A log
@@ -366,6 +370,7 @@ type bootEvent struct {
 	TornBytes    int64     `json:"torn_bytes,omitempty"` // cut from an unfinished batch
 	Unresolved   int       `json:"unresolved,omitempty"` // decisions answered unknown_crash just before
 	Key          string    `json:"key"`
+	Lease        lease     `json:"lease"`
 }
 
 // enterService answers the decisions that the run before left open, then
@@ -383,6 +388,7 @@ func (l *Log) enterService(rec *recovered) error {
 	event, err := json.Marshal(bootEvent{
 		PreviousSize: rec.state.tree.size, PreviousRoot: rec.state.tree.root(),
 		Clean: rec.clean, TornBytes: rec.torn, Unresolved: len(rec.open), Key: l.cfg.Key.VerifierKey(),
+		Lease: l.dirLocks()[0].lease(),
 	})
 	if err != nil {
 		return fmt.Errorf("encode boot record: %w", err)

@@ -208,6 +208,88 @@ func TestAKeyFileSignsOneLogAtATime(t *testing.T) {
 	mustClose(t, mustOpen(t, cfg))
 }
 
+// copied is a copy of a log's directory, and of the file of its key if that is
+// copied too.
+func copied(t *testing.T, cfg Config, keyFile string) Config {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "log"), os.DirFS(cfg.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(cfg.Key.path)
+	if err == nil && keyFile == "" {
+		keyFile = filepath.Join(dir, "key")
+		err = os.WriteFile(keyFile, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Key, err = ReadKeyFile(keyFile); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Dir = filepath.Join(dir, "log")
+	return cfg
+}
+
+// A copy of the directory has a lock of its own. On one machine its key's file
+// protects it, of a copy of that too a witness, and without one both go on: then
+// each looks whole, and only who holds a checkpoint of one can tell.
+func TestACopiedDirectoryIsNotASecondLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	if _, err := CreateKeyFile(path, origin); err != nil {
+		t.Fatal(err)
+	}
+	key, err := ReadKeyFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newFakeWitness(t, "a.example/w")
+	cfg := witnessed(t, 1, w.config("a.example"))
+	cfg.Key = key
+	made(t, cfg)
+	early := copied(t, cfg, "")
+	l := mustOpen(t, cfg)
+	mustAppend(t, l, decision(2))
+	await(t, "anchored", func() bool { return l.Anchors().Records == 0 })
+	if _, err := Open(copied(t, cfg, path)); !errors.Is(err, ErrLocked) {
+		t.Errorf("a copy with the same key file: Open = %v", err)
+	}
+	if _, err := Open(early); !errors.Is(err, ErrRefused) {
+		t.Errorf("an older copy, with its key: Open = %v", err)
+	}
+
+	// As new as the original, it is opened: nobody can say which is the copy. The
+	// first that is witnessed stays the log, and the other halts at its next record.
+	late := copied(t, cfg, "")
+	second := mustOpen(t, late)
+	await(t, "witnessed", func() bool { return second.Anchors().Records == 0 })
+	if _, err := l.Append(t.Context(), decision(4)); err != nil && !errors.Is(err, audit.ErrUnavailable) {
+		t.Error(err)
+	}
+	await(t, "of one of them alone", func() bool { return errors.Is(l.Err(), ErrRefused) || errors.Is(second.Err(), ErrRefused) })
+	if l.Err() == nil || second.Err() != nil {
+		t.Errorf("the original is halted by %v, its copy, which was witnessed first, by %v", l.Err(), second.Err())
+	}
+
+	alone := copied(t, late, "")
+	alone.Witnesses = Witnesses{}
+	fork := mustOpen(t, alone)
+	mustAppend(t, fork, decision(3))
+	mustClose(t, fork)
+	mustVerify(t, alone)
+	held, err := os.ReadFile(filepath.Join(alone.Dir, checkpointFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); !errors.Is(err, ErrRefused) {
+		t.Errorf("Close of the one that was refused = %v", err)
+	}
+	mustClose(t, second)
+	if report, err := Verify(cfg.Dir, key.Verifier(), VerifyOptions{Checkpoint: held}); err != nil || report.Code != RootMismatch && report.Code != CheckpointAhead {
+		t.Errorf("held against the fork's checkpoint: Verify = %+v, %v", report, err)
+	}
+}
+
 func TestALogThatCannotPublishIsNotReady(t *testing.T) {
 	cfg := testConfig(t, testKey(t))
 	cfg.CheckpointEvery = 2 * time.Millisecond
