@@ -111,6 +111,11 @@ func (r *Register) look(ctx context.Context) error {
 	next, fresh := r.current.Load().with(entries, now)
 	r.current.Store(next)
 	r.read.Store(now.UnixNano())
+	for _, e := range fresh {
+		if e.wide {
+			r.config.Logger.Error("a revocation asks for what this version does not know: every token of its issuer and tenant is refused", "revocation", e.ID, "issuer", e.Issuer, "tenant", e.Tenant, "before", e.Before)
+		}
+	}
 	if len(fresh) > 0 && r.config.Revoked != nil {
 		r.config.Revoked(fresh)
 	}

@@ -10,6 +10,20 @@
 // A withdrawal is not taken back: the tokens it is of are over, and new ones can
 // be issued. So a register that has seen an entry keeps it until it ends, whatever
 // the place it came from says later, and puts it there again where it can.
+//
+// # What later versions may add
+//
+// An entry is a line of JSON, and gateways of two versions may read it:
+//
+//	{"id":"…","tenant":"acme","subject":"alice","before":"…","made":"…","by":"ops",
+//	 "device":"laptop","crit":["groups"],"groups":["night-shift"]}
+//
+// A member that is not known is kept and goes by: it may only narrow what is
+// withdrawn, so that who does not know it withdraws more. One that widens must be
+// named in crit, as in the header of a JWS (RFC 7515 §4.1.11), and may reach no
+// further than the issuer and tenant of its entry and the time it names: who does
+// not know it withdraws every token of those. So an upgrade that rolls through a
+// fleet neither stops it nor lets a withdrawn token pass. Both count in the ID.
 package revocation
 
 import (
@@ -20,7 +34,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sallyport-ai/sallyport/identity"
 )
@@ -48,6 +62,9 @@ type Entry struct {
 	Made    time.Time `json:"made"`
 	By      string    `json:"by,omitzero"`     // who made it
 	Reason  string    `json:"reason,omitzero"` // for people
+
+	more string // an object of the members that this version does not know, or ""
+	wide bool   // one of those is critical
 }
 
 // New checks an entry and completes it: Before, where it is zero, is now.
@@ -90,6 +107,13 @@ func (e *Entry) id() string {
 	for _, name := range []string{e.Issuer, e.Tenant, e.Subject, e.Client, e.TokenID, e.Before.UTC().Format(time.RFC3339)} {
 		fmt.Fprintf(h, "%d %s\n", len(name), name)
 	}
+	if e.more != "" {
+		members := jsontext.Value(e.more)
+		if err := members.Canonicalize(); err != nil {
+			return "" // nobody's
+		}
+		fmt.Fprintf(h, "%d %s\n", len(members), members)
+	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
@@ -110,30 +134,40 @@ func (e *Entry) Of() []string {
 			kinds = append(kinds, k.kind)
 		}
 	}
-	return kinds
-}
-
-// Encode writes an entry as one line of JSON, without its end.
-func (e *Entry) Encode() ([]byte, error) { return json.Marshal(e) }
-
-// Decode reads what [Entry.Encode] wrote, and refuses anything else.
-func Decode(raw []byte) (Entry, error) {
-	var e Entry
-	if err := json.Unmarshal(raw, &e, json.RejectUnknownMembers(true)); err != nil {
-		return Entry{}, errors.New("revocation: not an entry")
+	if e.wide {
+		kinds = append(kinds, "unknown")
 	}
-	return e, e.check()
+	return kinds
 }
 
 // withdraws reports whether the entry is of the caller's token. A tenant is the
 // token's own or the one that a registration gave its holder.
 func (e *Entry) withdraws(p identity.Principal, tenant string) bool {
-	agrees := func(want, have string) bool { return want == "" || want == have }
-	return agrees(e.Issuer, p.Issuer) && agrees(e.Tenant, tenant) && (agrees(e.Subject, p.Subject) || e.names(p.Chain)) &&
-		agrees(e.Client, p.ClientID) && agrees(e.TokenID, p.TokenID) && !p.IssuedAt.Truncate(time.Second).After(e.Before) // which is of whole seconds
+	return agrees(e.Tenant, tenant) && (e.ofToken(p) || e.ofActor(p)) &&
+		!p.IssuedAt.Truncate(time.Second).After(e.Before) // which is of whole seconds
 }
 
-// names reports whether the subject acts in a delegation.
-func (e *Entry) names(chain []identity.Actor) bool {
-	return slices.ContainsFunc(chain, func(a identity.Actor) bool { return a.Subject == e.Subject })
+func agrees(want, have string) bool { return want == "" || want == have }
+
+// ofToken reports whether the names agree with what the token's issuer says in
+// it. Who acts for its subject is a subject of its too, whoever named the actor.
+func (e *Entry) ofToken(p identity.Principal) bool {
+	if !agrees(e.Issuer, p.Issuer) {
+		return false
+	}
+	acts := func(a identity.Actor) bool { return a.Subject == e.Subject }
+	return e.wide || (agrees(e.Subject, p.Subject) || slices.ContainsFunc(p.Chain, acts)) &&
+		agrees(e.Client, p.ClientID) && agrees(e.TokenID, p.TokenID)
+}
+
+// ofActor reports whether the entry is of somebody who acts in the token's
+// delegation and was named by the entry's issuer, though another issued the token.
+// A client and an identifier are those of the token's issuer alone.
+func (e *Entry) ofActor(p identity.Principal) bool {
+	if !e.wide && (e.Client != "" || e.TokenID != "") {
+		return false
+	}
+	return slices.ContainsFunc(p.Chain, func(a identity.Actor) bool {
+		return agrees(e.Issuer, a.Issuer) && (e.wide || agrees(e.Subject, a.Subject))
+	})
 }

@@ -62,7 +62,9 @@ func (p *place) Restore(_ context.Context, entries []revocation.Entry) error {
 func alice(issued time.Time) identity.Principal {
 	return identity.Principal{
 		Issuer: "https://idp.test", Tenant: "acme", Subject: "alice", ClientID: "app", TokenID: "t1", IssuedAt: issued,
-		Chain: []identity.Actor{{Type: "user", Subject: "alice"}, {Type: "agent", Subject: "helper"}},
+		Chain: []identity.Actor{
+			{Type: "user", Subject: "alice", Issuer: "https://idp.test"}, {Type: "agent", Subject: "helper", Issuer: "https://agents.test"},
+		},
 	}
 }
 
@@ -82,6 +84,15 @@ func TestARevocationIsOfTheTokensThatAgreeWithAllItsNames(t *testing.T) {
 		{"her namesake of another issuer", revocation.Entry{Issuer: "https://idp2.test", Subject: "alice"}, noon, false},
 		{"somebody else", revocation.Entry{Tenant: "acme", Subject: "bob"}, noon, false},
 		{"the agent that acts for her", revocation.Entry{Tenant: "acme", Subject: "helper"}, noon, true},
+		{"that agent, of who named it", revocation.Entry{Issuer: "https://agents.test", Subject: "helper"}, noon, true},
+		{"that agent, of who issued the token", revocation.Entry{Issuer: "https://idp.test", Subject: "helper"}, noon, true},
+		{"the agent's namesake of a third", revocation.Entry{Issuer: "https://idp2.test", Subject: "helper"}, noon, false},
+		{"her namesake of who named the agent", revocation.Entry{Issuer: "https://agents.test", Subject: "alice"}, noon, false},
+		{"all whom the agent's issuer names", revocation.Entry{Issuer: "https://agents.test"}, noon, true},
+		{"all of those in her tenant", revocation.Entry{Issuer: "https://agents.test", Tenant: "acme"}, noon, true},
+		{"all of those in another tenant", revocation.Entry{Issuer: "https://agents.test", Tenant: "globex"}, noon, false},
+		{"a client of the agent's issuer", revocation.Entry{Issuer: "https://agents.test", Client: "app"}, noon, false},
+		{"a token of the agent's issuer", revocation.Entry{Issuer: "https://agents.test", TokenID: "t1"}, noon, false},
 		{"the client", revocation.Entry{Tenant: "acme", Client: "app"}, noon, true},
 		{"another client", revocation.Entry{Tenant: "acme", Client: "web"}, noon, false},
 		{"her at another client", revocation.Entry{Tenant: "acme", Subject: "alice", Client: "web"}, noon, false},
@@ -130,29 +141,40 @@ func TestTheIndexFindsWhatAFullSearchDoes(t *testing.T) {
 	always := rapid.SampledFrom([]string{"a", "b"})
 	rapid.Check(t, func(rt *rapid.T) {
 		var entries []revocation.Entry
+		wide := map[string]bool{}
 		for range rapid.IntRange(0, 6).Draw(rt, "entries") {
 			e, err := revocation.New(revocation.Entry{
 				Issuer: name.Draw(rt, "issuer"), Tenant: name.Draw(rt, "tenant"), Subject: name.Draw(rt, "subject"),
 				Client: name.Draw(rt, "client"), TokenID: name.Draw(rt, "jti"),
 				Before: noon.Add(-time.Duration(rapid.IntRange(0, 3).Draw(rt, "before")) * time.Second),
 			}, noon)
-			if err == nil {
-				entries = append(entries, e)
+			if err != nil {
+				continue
 			}
+			if rapid.Bool().Draw(rt, "later") {
+				e = later(rt, e, `,"crit":["x"],"x":1`)
+				wide[e.ID] = true
+			}
+			entries = append(entries, e)
 		}
 		p := identity.Principal{
 			Issuer: always.Draw(rt, "iss"), Subject: always.Draw(rt, "sub"), ClientID: name.Draw(rt, "cid"), TokenID: name.Draw(rt, "tid"),
 			IssuedAt: noon.Add(-time.Duration(rapid.IntRange(0, 3).Draw(rt, "iat")) * time.Second),
 		}
 		if actor := name.Draw(rt, "actor"); actor != "" {
-			p.Chain = []identity.Actor{{Type: "agent", Subject: actor}}
+			p.Chain = []identity.Actor{{Type: "agent", Subject: actor, Issuer: always.Draw(rt, "named by")}}
 		}
 		tenant := always.Draw(rt, "of")
 		want := false
 		for _, e := range entries {
 			is := func(want, have string) bool { return want == "" || want == have }
 			acts := len(p.Chain) > 0 && p.Chain[0].Subject == e.Subject
-			if is(e.Issuer, p.Issuer) && is(e.Tenant, tenant) && (is(e.Subject, p.Subject) || acts) && is(e.Client, p.ClientID) && is(e.TokenID, p.TokenID) && !p.IssuedAt.After(e.Before) {
+			token := is(e.Issuer, p.Issuer) && (is(e.Subject, p.Subject) || acts) && is(e.Client, p.ClientID) && is(e.TokenID, p.TokenID)
+			actor := len(p.Chain) > 0 && is(e.Issuer, p.Chain[0].Issuer) && is(e.Subject, p.Chain[0].Subject) && e.Client == "" && e.TokenID == ""
+			if wide[e.ID] {
+				token = is(e.Issuer, p.Issuer) || len(p.Chain) > 0 && is(e.Issuer, p.Chain[0].Issuer)
+			}
+			if is(e.Tenant, tenant) && (token || actor) && !p.IssuedAt.After(e.Before) {
 				want = true
 			}
 		}
@@ -462,6 +484,10 @@ func FuzzDecode(f *testing.F) {
 	good := entry(f, revocation.Entry{Tenant: "acme", Subject: "alice"})
 	text, err := good.Encode()
 	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	if text, err = good.With(`{"crit":["x"],"x":[]}`).Encode(); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(text)

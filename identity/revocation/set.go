@@ -19,13 +19,15 @@ type name struct{ kind, value string }
 // narrowest is the name that an entry is found by.
 func narrowest(e *Entry) name {
 	switch {
+	case e.wide: // whatever else it names
 	case e.TokenID != "":
 		return name{"jti", e.TokenID}
 	case e.Subject != "":
 		return name{"subject", e.Subject}
 	case e.Client != "":
 		return name{"client", e.Client}
-	case e.Tenant != "":
+	}
+	if e.Tenant != "" {
 		return name{"tenant", e.Tenant}
 	}
 	return name{"issuer", e.Issuer}
@@ -83,8 +85,10 @@ func (s *set) withdrawn(p identity.Principal, tenant string) (Entry, bool) {
 		}
 	}
 	for _, actor := range p.Chain {
-		if e, ok := s.under(name{"subject", actor.Subject}, p, tenant); ok {
-			return e, true
+		for _, key := range [...]name{{"subject", actor.Subject}, {"issuer", actor.Issuer}} {
+			if e, ok := s.under(key, p, tenant); ok {
+				return e, true
+			}
 		}
 	}
 	return Entry{}, false
