@@ -12,25 +12,14 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 // openLog opens a real log and returns its directory.
 func openLog(t testing.TB) (*tlog.Log, string) {
 	t.Helper()
-	skey, _, err := tlog.GenerateKey("sallyport.test/denials")
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := tlog.ParseKey(skey)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := filepath.Join(t.TempDir(), "log")
-	l, err := tlog.Open(tlog.Config{Dir: dir, Key: key, Boot: audit.Gateway{SPIFFE: "spiffe://test/gw"}, SegmentBytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
+	l := tlogtest.Open(t, tlog.Config{Dir: dir, SegmentBytes: 1 << 20})
 	return l, dir
 }
 
@@ -39,14 +28,7 @@ func summaries(t *testing.T, dir string) (counts map[string]uint64, total uint64
 	t.Helper()
 	counts = make(map[string]uint64)
 	seen := make(map[string]bool)
-	for e, err := range tlog.Read(dir, 0) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := audit.Decode(e.Leaf)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, r := range tlogtest.Records(t, dir, 0) {
 		if seen[r.ID] {
 			continue // written twice: see Flush
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/routing"
 )
@@ -38,10 +39,7 @@ func (s *service) counts(a answer) (decisions, outcomes []*audit.Record) {
 			if !bytes.Contains(e.Leaf, []byte(`"parent":"`+a.id()+`"`)) {
 				continue
 			}
-			r, err := audit.Decode(e.Leaf)
-			if err != nil {
-				s.tb.Fatal(err)
-			}
+			r := tlogtest.Decode(s.tb, e)
 			if r.Kind == audit.KindDecision {
 				decisions = append(decisions, r)
 			} else {

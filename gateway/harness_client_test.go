@@ -20,6 +20,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/identity/workload"
 )
 
@@ -190,11 +191,7 @@ func (w *world) records(tb testing.TB, id string) (records []*audit.Record) {
 		tb.Fatal(err)
 	}
 	for _, e := range entries {
-		r, err := audit.Decode(e.Leaf)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		records = append(records, r)
+		records = append(records, tlogtest.Decode(tb, e))
 	}
 	return records
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 func TestATenantThatSpentItsShareOfTheLogIsOnlyCounted(t *testing.T) {
@@ -35,16 +36,9 @@ func TestATenantThatSpentItsShareOfTheLogIsOnlyCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	count := uint64(0)
-	for e, err := range tlog.Read(s.logDir, before) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := audit.Decode(e.Leaf)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, r := range tlogtest.Records(t, s.logDir, before) {
 		if r.Caller != nil && r.Caller.Tenant == "acme" && r.Kind == audit.KindDecision {
-			t.Errorf("a refusal of acme is recorded in full: %s", e.Leaf)
+			t.Errorf("a refusal of acme is recorded in full: %+v", r)
 		}
 		for _, d := range r.Denials {
 			if d.Prefix == "tenant:acme" && d.Code == "rate_limited" {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 // TestAProofNeedsNothingButTheKey proves a decision of a log that a gateway
@@ -252,30 +253,14 @@ func TestWhatDoesNotFollowIsSaidSo(t *testing.T) {
 // may be changed on the way.
 func rewriteLog(t *testing.T, from string, change func(*audit.Record)) string {
 	t.Helper()
-	skey, _, err := tlog.GenerateKey(trustDomain + "/gateway")
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := tlog.ParseKey(skey)
-	if err != nil {
-		t.Fatal(err)
+	var records []*audit.Record
+	for _, r := range tlogtest.Records(t, from, 0) {
+		if r.Kind != audit.KindBoot && r.Kind != audit.KindSeal {
+			change(r)
+			records = append(records, r)
+		}
 	}
 	dir := t.TempDir()
-	log, err := tlog.Open(tlog.Config{Dir: dir, Key: key, Boot: audit.Gateway{SPIFFE: gatewayID}, SegmentBytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range readLog(t, from) {
-		if r.Kind == audit.KindBoot || r.Kind == audit.KindSeal {
-			continue
-		}
-		change(r)
-		if _, err := log.Append(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	tlogtest.Write(t, tlog.Config{Dir: dir, Key: tlogtest.Key(t, trustDomain+"/gateway"), Boot: audit.Gateway{SPIFFE: gatewayID}, SegmentBytes: 1 << 20}, records...)
 	return dir
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 // demoTime is how long the tour may take once built.
@@ -215,11 +216,7 @@ func TestDemoStepsAreWhatTheLogSays(t *testing.T) {
 		}
 		var decision *audit.Record
 		for _, e := range entries {
-			r, err := audit.Decode(e.Leaf)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r.Kind == audit.KindDecision {
+			if r := tlogtest.Decode(t, e); r.Kind == audit.KindDecision {
 				decision = r
 			}
 		}

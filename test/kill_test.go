@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 // Killed is how often the gateway is killed under load, and longestLife how
@@ -89,7 +90,7 @@ type history struct {
 func readHistory(t *testing.T, dir string) history {
 	t.Helper()
 	h := history{decisions: make(map[attempt]*audit.Record), outcomes: make(map[attempt]*audit.Record)}
-	for _, r := range readLog(t, dir) {
+	for _, r := range tlogtest.Records(t, dir, 0) {
 		h.records++
 		at := attempt{r.ID, r.Attempt}
 		var into map[attempt]*audit.Record
@@ -163,7 +164,7 @@ func (w *world) checkForwarded(t *testing.T, h history) (forwarded int) {
 // served reads which attempts a relay has taken tickets of.
 func (r *replica) served(t *testing.T) (attempts []attempt) {
 	t.Helper()
-	for _, rec := range readLog(t, r.logDir) {
+	for _, rec := range tlogtest.Records(t, r.logDir, 0) {
 		if rec.Status != audit.StatusServed {
 			continue
 		}

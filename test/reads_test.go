@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 // TestWhoReadsALogStandsInIt reads the logs of a gateway and of a relay, while
@@ -18,7 +19,7 @@ func TestWhoReadsALogStandsInIt(t *testing.T) {
 	id := awaitOK(t, w.client(t, nil), url, w.token(t, "alice@acme.example", "acme"))
 	recordsOf(t, w.logDir, id)
 	reads := func(dir string) (commands []string) {
-		for _, r := range readLog(t, dir) {
+		for _, r := range tlogtest.Records(t, dir, 0) {
 			if r.Kind != audit.KindAccess || r.Status != "read" {
 				continue
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/reconcile"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 // verifyBoth holds a gateway's log against those of relays, as an auditor does.
@@ -109,7 +110,7 @@ func (r *replica) rewrite(t *testing.T, change func(*audit.Record) []*audit.Reco
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, rec := range readLog(t, r.logDir) {
+	for _, rec := range tlogtest.Records(t, r.logDir, 0) {
 		if rec.Kind == audit.KindBoot || rec.Kind == audit.KindSeal {
 			continue
 		}

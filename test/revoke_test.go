@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 // An operator revokes by a command; the gateway that runs hears of it, says so in
@@ -65,7 +66,7 @@ func TestARevocationByCommandReachesTheGatewayThatRuns(t *testing.T) {
 	}
 	gateway.stop(t)
 	told := 0
-	for _, r := range readLog(t, w.logDir) {
+	for _, r := range tlogtest.Records(t, w.logDir, 0) {
 		if r.Kind != audit.KindAdmin || !strings.Contains(string(r.Event), `"action":"revocation"`) {
 			continue
 		}

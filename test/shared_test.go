@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/identity/jws/jwstest"
 )
 
@@ -171,7 +172,7 @@ func TestGatewaysThatShareAServerTakeAProofOnce(t *testing.T) {
 		told := ""
 		for until := time.Now().Add(startTime); told != "lost back " && time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 			told = ""
-			for _, r := range readLog(t, dir) {
+			for _, r := range tlogtest.Records(t, dir, 0) {
 				for _, state := range []string{"lost", "back"} {
 					if r.Kind == audit.KindAdmin && strings.Contains(string(r.Event), fmt.Sprintf(`"state":%q,"when_down":%q`, state, mode)) {
 						told += state + " "

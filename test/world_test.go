@@ -19,6 +19,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/policies"
@@ -273,29 +274,12 @@ func awaitOK(t *testing.T, client *http.Client, url, token string) string {
 	}
 }
 
-// readLog returns the records of a log.
-func readLog(t *testing.T, dir string) []*audit.Record {
-	t.Helper()
-	var records []*audit.Record
-	for e, err := range tlog.Read(dir, 0) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := audit.Decode(e.Leaf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		records = append(records, r)
-	}
-	return records
-}
-
 // recordsOf waits until the log holds a decision's outcome, or that it was
 // denied.
 func recordsOf(t *testing.T, dir, id string) (decision, outcome *audit.Record) {
 	t.Helper()
 	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
-		for _, r := range readLog(t, dir) {
+		for _, r := range tlogtest.Records(t, dir, 0) {
 			switch {
 			case r.ID != id:
 			case r.Kind == audit.KindDecision:

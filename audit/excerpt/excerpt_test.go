@@ -13,6 +13,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 const origin = "example.org/gateway"
@@ -20,28 +21,13 @@ const origin = "example.org/gateway"
 // writeLog writes a closed log with n records and what the log adds itself.
 func writeLog(t testing.TB, n int) (dir string, key note.Verifier) {
 	t.Helper()
-	skey, _, err := tlog.GenerateKey(origin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, err := tlog.ParseKey(skey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := tlogtest.Key(t, origin)
 	dir = t.TempDir()
-	log, err := tlog.Open(tlog.Config{Dir: dir, Key: k, Boot: audit.Gateway{SPIFFE: "spiffe://example.org/gateway"}, SegmentBytes: 256 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	records := make([]*audit.Record, n)
 	for i := range n {
-		r := &audit.Record{Kind: audit.KindAdmin, ID: fmt.Sprint(i), Durability: audit.Bounded, Detail: "<&>\u2028"}
-		if _, err := log.Append(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		records[i] = &audit.Record{Kind: audit.KindAdmin, ID: fmt.Sprint(i), Durability: audit.Bounded, Detail: "<&>\u2028"}
 	}
-	if err := log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	tlogtest.Write(t, tlog.Config{Dir: dir, Key: k}, records...)
 	return dir, k.Verifier()
 }
 

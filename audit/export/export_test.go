@@ -20,6 +20,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit/export/format"
 	"github.com/sallyport-ai/sallyport/audit/export/sink"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 // world is a real log, and what is exported from it.
@@ -35,25 +36,9 @@ const origin = "sallyport.test/g0"
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir()}
-	skey, _, err := tlog.GenerateKey(origin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := tlog.ParseKey(skey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.log, err = tlog.Open(tlog.Config{
-		Dir: w.dir, Key: key, Boot: audit.Gateway{SPIFFE: "spiffe://example.org/g0"}, SegmentBytes: 1 << 20,
+	w.log = tlogtest.Open(t, tlog.Config{
+		Dir: w.dir, Key: tlogtest.Key(t, origin), Boot: audit.Gateway{SPIFFE: "spiffe://example.org/g0"}, SegmentBytes: 1 << 20,
 		CheckpointEvery: 20 * time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.log.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 	w.cfg = Config{
 		Dir: w.dir, Origin: origin, Log: w.log, Head: func() uint64 { return w.log.Head().Size },

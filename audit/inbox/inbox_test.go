@@ -15,42 +15,19 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 // openLog opens a log in dir.
 func openLog(t *testing.T, dir string) *tlog.Log {
 	t.Helper()
-	skey, _, err := tlog.GenerateKey("example.org/gateway")
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := tlog.ParseKey(skey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	log, err := tlog.Open(tlog.Config{Dir: dir, Key: key, Boot: audit.Gateway{SPIFFE: "spiffe://example.org/gateway"}, SegmentBytes: 256 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := log.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return log
+	return tlogtest.Open(t, tlog.Config{Dir: dir})
 }
 
 // taken are the records that came from notes.
 func taken(t *testing.T, dir string) (out []*audit.Record) {
 	t.Helper()
-	for e, err := range tlog.Read(dir, 0) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := audit.Decode(e.Leaf)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, r := range tlogtest.Records(t, dir, 0) {
 		if r.Status == StatusRead || r.Status == StatusReported {
 			out = append(out, r)
 		}

@@ -8,42 +8,24 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 )
 
 // example writes a small log and returns its directory. The index of each record
 // is in its reason, so that tests can name them.
 func example(t testing.TB) string {
 	t.Helper()
-	skey, _, err := tlog.GenerateKey("example.org/gateway")
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := tlog.ParseKey(skey)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	log, err := tlog.Open(tlog.Config{Dir: dir, Key: key, Boot: audit.Gateway{SPIFFE: "spiffe://example.org/gateway"}, SegmentBytes: 256 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range []*audit.Record{
+	tlogtest.Write(t, tlog.Config{Dir: dir},
 		allowed("a", 1, "acme", "alice", "chat", "internal", "general", "r0"),
 		allowed("b", 1, "globex", "bob", "rag", "restricted", "restricted", "r1"),
 		ended("b", 1, audit.StatusOK, "r1"),
 		ended("a", 1, audit.StatusError, "r0"),
 		allowed("a", 2, "acme", "alice", "chat", "internal", "general", "r1"),
-		{Kind: audit.KindDecision, ID: "c", Attempt: 1, Status: audit.StatusDenied, Reason: "policy_denied", Caller: &audit.Caller{Tenant: "acme", Ref: "mal\"lory"}},
+		&audit.Record{Kind: audit.KindDecision, ID: "c", Attempt: 1, Status: audit.StatusDenied, Reason: "policy_denied", Caller: &audit.Caller{Tenant: "acme", Ref: "mal\"lory"}},
 		ended("a", 2, audit.StatusOK, "r1"),
-		{Kind: audit.KindAdmin, ID: "d"},
-	} {
-		if _, err := log.Append(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := log.Close(); err != nil {
-		t.Fatal(err)
-	}
+		&audit.Record{Kind: audit.KindAdmin, ID: "d"},
+	)
 	return dir
 }
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
-	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/routing/fleet"
 )
@@ -41,14 +41,7 @@ func newWorld(t *testing.T) *demoWorld {
 // changes are the admin records of the log, in order.
 func changes(t *testing.T, w *demoWorld) (all []change) {
 	t.Helper()
-	for e, err := range tlog.Read(w.logDir, 0) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := audit.Decode(e.Leaf)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, r := range tlogtest.Records(t, w.logDir, 0) {
 		if r.Kind != audit.KindAdmin {
 			continue
 		}
@@ -64,14 +57,7 @@ func changes(t *testing.T, w *demoWorld) (all []change) {
 // lastDecision is the newest decision record of the log.
 func lastDecision(t *testing.T, w *demoWorld) (last *audit.Record) {
 	t.Helper()
-	for e, err := range tlog.Read(w.logDir, 0) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := audit.Decode(e.Leaf)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, r := range tlogtest.Records(t, w.logDir, 0) {
 		if r.Kind == audit.KindDecision {
 			last = r
 		}

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/cmd/sallyport/strictyaml"
 	"github.com/sallyport-ai/sallyport/identity/valkey"
 	"github.com/sallyport-ai/sallyport/test/metricsdoc"
@@ -112,30 +112,10 @@ func TestACollectorThatIsGoneOrStuckHoldsNothingUp(t *testing.T) {
 // witnessedLog is a log with a witness that does not answer.
 func witnessedLog(t *testing.T) *tlog.Log {
 	t.Helper()
-	skey, _, err := tlog.GenerateKey("example.org/gateway")
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := tlog.ParseKey(skey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	log, err := tlog.Open(tlog.Config{
-		Dir: t.TempDir(), Key: key, Boot: audit.Gateway{SPIFFE: "spiffe://example.org/gateway"}, SegmentBytes: 256 << 10,
-		Witnesses: tlog.Witnesses{Operator: "example.org", List: []tlog.Witness{{
-			URL: "http://127.0.0.1:1", Operator: "example.net",
-			Key: "witness.example.net+ddc92144+BPoH1kzaWoxRWWOgQ0dUN4QNwXnrSCugzEwoFBoTei8t",
-		}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := log.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return log
+	return tlogtest.Open(t, tlog.Config{Dir: t.TempDir(), Witnesses: tlog.Witnesses{Operator: "example.org", List: []tlog.Witness{{
+		URL: "http://127.0.0.1:1", Operator: "example.net",
+		Key: "witness.example.net+ddc92144+BPoH1kzaWoxRWWOgQ0dUN4QNwXnrSCugzEwoFBoTei8t",
+	}}}})
 }
 
 func TestEveryMetricOfTheProcessIsDocumentedAndNoOther(t *testing.T) {
