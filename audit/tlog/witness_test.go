@@ -2,11 +2,8 @@ package tlog
 
 import (
 	"bytes"
-	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,18 +17,19 @@ import (
 	"testing"
 	"time"
 
+	fnote "github.com/transparency-dev/formats/note"
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/sallyport-ai/sallyport/audit"
 )
 
-// fakeWitness is a witness that can be told to misbehave. One that behaves is in
-// litewitness_test.go.
+// fakeWitness is a witness that can be told to misbehave, and signs with code
+// that is not ours. One that is not ours at all is in litewitness_test.go.
 type fakeWitness struct {
-	name    string
-	private ed25519.PrivateKey
-	url     string
+	signer *fnote.Signer
+	key    string
+	url    string
 
 	mu     sync.Mutex
 	size   uint64
@@ -39,28 +37,43 @@ type fakeWitness struct {
 	answer func(w http.ResponseWriter, r *http.Request) bool // true: it has answered
 }
 
+// newFakeWitness has an Ed25519 key.
 func newFakeWitness(t *testing.T, name string) *fakeWitness {
 	t.Helper()
-	_, private, err := ed25519.GenerateKey(rand.Reader)
+	skey, vkey, err := note.GenerateKey(rand.Reader, name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeWitness{name: name, private: private}
+	if vkey, err = fnote.VKeyToCosignatureV1(vkey); err != nil {
+		t.Fatal(err)
+	}
+	return startWitness(t, skey, vkey)
+}
+
+func newMLDSAWitness(t *testing.T, name string) *fakeWitness {
+	t.Helper()
+	skey, vkey, err := fnote.GenerateMLDSAKey(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startWitness(t, skey, vkey)
+}
+
+func startWitness(t *testing.T, skey, vkey string) *fakeWitness {
+	t.Helper()
+	signer, err := fnote.NewSignerForCosignatureV1(skey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeWitness{signer: signer, key: vkey}
 	server := httptest.NewServer(f)
 	t.Cleanup(server.Close)
 	f.url = server.URL
 	return f
 }
 
-func (f *fakeWitness) vkey() (text string, hash []byte) {
-	public := append([]byte{algCosignature}, f.private.Public().(ed25519.PublicKey)...)
-	sum := sha256.Sum256(append([]byte(f.name+"\n"), public...))
-	return fmt.Sprintf("%s+%x+%s", f.name, sum[:4], base64.StdEncoding.EncodeToString(public)), sum[:4]
-}
-
 func (f *fakeWitness) config(operator string) Witness {
-	key, _ := f.vkey()
-	return Witness{URL: f.url, Key: key, Operator: operator}
+	return Witness{URL: f.url, Key: f.key, Operator: operator}
 }
 
 // misbehave sets how it answers, or that it behaves again.
@@ -109,11 +122,12 @@ func (f *fakeWitness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (f *fakeWitness) sign(checkpoint []byte) []byte {
 	text, _, _ := bytes.Cut(checkpoint, []byte("\n\n"))
-	now := uint64(time.Now().Unix())
-	_, hash := f.vkey()
-	sig := binary.BigEndian.AppendUint64(bytes.Clone(hash), now)
-	sig = append(sig, ed25519.Sign(f.private, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s\n", now, text))...)
-	return fmt.Appendf(nil, "— %s %s\n", f.name, base64.StdEncoding.EncodeToString(sig))
+	signed, err := note.Sign(&note.Note{Text: string(text) + "\n"}, f.signer)
+	if err != nil {
+		panic(err)
+	}
+	_, lines, _ := bytes.Cut(signed, []byte("\n\n"))
+	return lines
 }
 
 // witnessed is a configuration with a quorum of witnesses.
@@ -141,7 +155,7 @@ func gaps(t *testing.T, dir string) (out []audit.Gap) {
 }
 
 func TestRecordsAreAnchoredOnceEnoughOperatorsHaveCosigned(t *testing.T) {
-	a, b, c := newFakeWitness(t, "a.example/w"), newFakeWitness(t, "b.example/w"), newFakeWitness(t, "us.example/w")
+	a, b, c := newFakeWitness(t, "a.example/w"), newMLDSAWitness(t, "b.example/w"), newMLDSAWitness(t, "us.example/w")
 	cfg := witnessed(t, 2, a.config("a.example"), b.config("b.example"), c.config("us.example"))
 	b.misbehave(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -176,13 +190,14 @@ func TestRecordsAreAnchoredOnceEnoughOperatorsHaveCosigned(t *testing.T) {
 }
 
 func TestVerifyAsksForTheWitnessesItWasTold(t *testing.T) {
-	a, b := newFakeWitness(t, "a.example/w"), newFakeWitness(t, "b.example/w")
+	a, b := newMLDSAWitness(t, "a.example/w"), newMLDSAWitness(t, "b.example/w")
 	cfg := witnessed(t, 1, a.config("a.example"))
 	mustClose(t, mustOpen(t, cfg))
 	for what, want := range map[string]Witnesses{
 		"one that was never asked":  {Operator: "x", List: []Witness{b.config("b.example")}},
 		"both where one has":        {Operator: "x", Quorum: 2, List: []Witness{a.config("a.example"), b.config("b.example")}},
 		"one that is the log's own": {Operator: "b.example", List: []Witness{a.config("b.example"), b.config("a.example")}},
+		"one that has a new key":    {Operator: "x", List: []Witness{newMLDSAWitness(t, "a.example/w").config("a.example")}},
 		"one that has another key":  {Operator: "x", List: []Witness{newFakeWitness(t, "a.example/w").config("a.example")}},
 	} {
 		report, err := Verify(cfg.Dir, cfg.Key.Verifier(), VerifyOptions{Witnesses: want})
@@ -316,7 +331,7 @@ func TestAnswersThatAreNoCosignatureDoNotAnchor(t *testing.T) {
 			return true
 		},
 		"of another checkpoint": func(w http.ResponseWriter, _ *http.Request) bool {
-			w.Write(stranger.sign([]byte("x\n1\n\n\n")))
+			w.Write(stranger.sign(fmt.Appendf(nil, "x\n1\n%s\n\n", tlog.Hash{})))
 			return true
 		},
 		"a size that is none": func(w http.ResponseWriter, _ *http.Request) bool {
