@@ -36,10 +36,11 @@ type Anchors struct {
 type WitnessState struct {
 	Name     string
 	Operator string
-	Counts   bool   // towards the quorum
-	Size     uint64 // of the checkpoint that it cosigned last
-	Refused  bool   // it holds something that the log does not extend
-	Err      error  // why it does not cosign, or nil
+	Counts   bool          // towards the quorum
+	Size     uint64        // of the checkpoint that it cosigned last
+	Ahead    time.Duration // of its clock before ours, when it cosigned last; to the second
+	Refused  bool          // it holds something that the log does not extend
+	Err      error         // why it does not cosign, or nil
 }
 
 // State is "cosigned", "failed", "refused", or "asked" before its first answer.
@@ -216,12 +217,21 @@ func (a *anchorer) note(asked []*witness, errs []error, cp checkpoint) {
 	for i, w := range asked {
 		s := a.stateOf(w)
 		if s.Err = errs[i]; errs[i] == nil {
+			a.clock(s, w)
 			w.failures, s.Size, s.Refused = 0, cp.size, false
 			continue
 		}
 		w.failures++
 		w.after = time.Now().Add(min(time.Minute, time.Second<<min(w.failures-1, 6)))
 	}
+}
+
+// clock notes how a witness's clock goes, and says when it begins to be wrong.
+func (a *anchorer) clock(s *WitnessState, w *witness) {
+	if now := w.ahead.Abs() > clockSlack; now && s.Ahead.Abs() <= clockSlack {
+		a.log.cfg.Logger.Warn("clocks of witness and log differ", "witness", w.key.name, "ahead", w.ahead.Round(time.Second))
+	}
+	s.Ahead = w.ahead
 }
 
 func (a *anchorer) stateOf(w *witness) *WitnessState {

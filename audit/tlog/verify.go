@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -61,21 +62,22 @@ type Report struct {
 	FirstBad int64  `json:"first_bad"` // index of the damaged or nearest record, -1 if none
 	Detail   string `json:"detail,omitempty"`
 
-	Boots      int      `json:"boots"`
-	Decisions  int      `json:"decisions"`
-	Outcomes   int      `json:"outcomes"`
-	Unresolved int      `json:"unresolved"` // allowed decisions without an outcome
-	Batches    int      `json:"batches"`
-	Signatures int      `json:"signatures"` // of batches, that were checked
-	Segments   int      `json:"segments"`
-	Pruned     uint64   `json:"pruned,omitempty"`          // records below this were destroyed, as a record says; their hashes remain
-	Rotations  int      `json:"rotations,omitempty"`       // of the signing key
-	Backwards  int      `json:"clock_backwards,omitempty"` // batches whose time is before the one before: records are ordered by index, never by time
-	Gaps       int      `json:"gaps,omitempty"`            // gap records: what the log says that it cannot show
-	Anchored   uint64   `json:"anchored,omitempty"`        // records that witnesses vouch for, of those asked for
-	Witnesses  []string `json:"witnesses,omitempty"`       // who did
-	Exposed    []string `json:"exposed,omitempty"`         // files that others than their owner can change, and how
-	Live       bool     `json:"live"`                      // being written to: an unfinished batch at the end was passed over
+	Boots      int        `json:"boots"`
+	Decisions  int        `json:"decisions"`
+	Outcomes   int        `json:"outcomes"`
+	Unresolved int        `json:"unresolved"` // allowed decisions without an outcome
+	Batches    int        `json:"batches"`
+	Signatures int        `json:"signatures"` // of batches, that were checked
+	Segments   int        `json:"segments"`
+	Pruned     uint64     `json:"pruned,omitempty"`          // records below this were destroyed, as a record says; their hashes remain
+	Rotations  int        `json:"rotations,omitempty"`       // of the signing key
+	Backwards  int        `json:"clock_backwards,omitempty"` // batches whose time is before the one before: records are ordered by index, never by time
+	Gaps       int        `json:"gaps,omitempty"`            // gap records: what the log says that it cannot show
+	Anchored   uint64     `json:"anchored,omitempty"`        // records that witnesses vouch for, of those asked for
+	Witnesses  []string   `json:"witnesses,omitempty"`       // who did
+	Cosigned   []Cosigned `json:"cosigned,omitempty"`        // and when, by their own clocks
+	Exposed    []string   `json:"exposed,omitempty"`         // files that others than their owner can change, and how
+	Live       bool       `json:"live"`                      // being written to: an unfinished batch at the end was passed over
 }
 
 // OK says whether no fault was found.
@@ -111,13 +113,14 @@ func Verify(dir string, key note.Verifier, opts VerifyOptions) (Report, error) {
 
 // verifier is one run of Verify.
 type verifier struct {
-	dir    string
-	key    note.Verifier
-	every  bool
-	report *Report
-	open   openDecisions
-	sum    summarizer
-	wall   int64 // of the last batch, in µs since the Unix epoch
+	dir      string
+	key      note.Verifier
+	every    bool
+	report   *Report
+	open     openDecisions
+	sum      summarizer
+	cosigned cosignTimes
+	wall     int64 // of the last batch, in µs since the Unix epoch
 
 	pending  []*batch // batches whose signature is still to be checked
 	checking []*batch // those before, whose signatures are being checked meanwhile
@@ -196,6 +199,7 @@ func (v *verifier) anchored(opts VerifyOptions) (heldCheckpoint, error) {
 		v.report.Witnesses = append(v.report.Witnesses, w.key.name)
 	}
 	v.report.Anchored = cp.size
+	v.cosigned.of(text, cp.size, by)
 	return cp, nil
 }
 
@@ -251,6 +255,7 @@ func (v *verifier) finish(c *checker) error {
 	if err := c.end(); err != nil {
 		return err
 	}
+	v.report.Cosigned = v.cosigned.judge(time.Now())
 	v.report.Pruned, v.report.Rotations = c.start, len(c.ring.rotations)
 	for _, cp := range c.at {
 		if cp.text == nil || cp.size == 0 || cp.size >= c.start {
@@ -295,6 +300,7 @@ func (v *verifier) count(b *batch) {
 		v.report.Backwards++
 	}
 	v.wall = b.trailer.wall
+	v.cosigned.see(b.trailer.size, b.trailer.wall)
 	v.report.Records += uint64(len(b.leaves))
 	for _, leaf := range b.leaves {
 		s, err := v.sum.read(leaf)

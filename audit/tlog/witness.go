@@ -119,8 +119,9 @@ func cosigned(text []byte, ws []*witness) []*witness {
 type witness struct {
 	Witness
 	key    *cosigner
-	counts bool   // is of another operator than the log
-	held   uint64 // the size that it is thought to hold
+	counts bool          // is of another operator than the log
+	held   uint64        // the size that it is thought to hold
+	ahead  time.Duration // of its clock before ours, at its last cosignature
 
 	failures int // in a row
 	after    time.Time
@@ -223,7 +224,7 @@ func (w *witness) post(ctx context.Context, client *http.Client, text []byte, cp
 		if err != nil {
 			return nil, 0, fmt.Errorf("ask witness %s: %w", w.key.name, err)
 		}
-		w.held = cp.size
+		w.held, w.ahead = cp.size, ahead(cosignedAt(string(line[bytes.LastIndexByte(line, ' ')+1:])), time.Now())
 		return line, cp.size, nil
 	case http.StatusConflict:
 		held, err := strconv.ParseUint(strings.TrimSuffix(string(answer), "\n"), 10, 63)

@@ -430,6 +430,11 @@ func (v *verification) printReport(r verified) error {
 		if r.Decisions+r.Outcomes > 0 {
 			fmt.Fprintf(v.out, "%d decisions, %d outcomes (a refusal has none), %d allowed decisions without an outcome yet, %d starts\n", r.Decisions, r.Outcomes, r.Unresolved, r.Boots)
 		}
+		for _, by := range r.Cosigned {
+			if wrong := by.String(); wrong != "" {
+				sayf(v.out, "clock: %s\n", wrong)
+			}
+		}
 		for _, how := range r.Exposed {
 			sayf(v.out, "exposed: %s\n", how)
 		}

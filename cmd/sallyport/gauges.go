@@ -89,7 +89,8 @@ func watchAnchors(m metric.Meter, log *tlog.Log) error {
 	records, err1 := m.Int64ObservableGauge("sallyport.audit.unanchored.records", metric.WithDescription("Records that no quorum of witnesses vouches for yet."))
 	age, err2 := m.Float64ObservableGauge("sallyport.audit.unanchored.age", metric.WithUnit("s"), metric.WithDescription("No record has been without an anchor for longer."))
 	witness, err3 := m.Int64ObservableGauge("sallyport.audit.witness", metric.WithDescription("1, by what each witness did last: cosigned, failed, refused or, at first, asked."))
-	if err := errors.Join(err1, err2, err3); err != nil {
+	clock, err4 := m.Float64ObservableGauge("sallyport.audit.witness.clock.ahead", metric.WithUnit("s"), metric.WithDescription("By how much a witness's clock was ahead of ours when it cosigned last."))
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return fmt.Errorf("make gauges: %w", err)
 	}
 	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
@@ -100,9 +101,10 @@ func watchAnchors(m metric.Meter, log *tlog.Log) error {
 		}
 		for _, w := range anchors.Witnesses {
 			o.ObserveInt64(witness, 1, metric.WithAttributes(attribute.String("witness", w.Name), attribute.String("state", w.State())))
+			o.ObserveFloat64(clock, w.Ahead.Seconds(), metric.WithAttributes(attribute.String("witness", w.Name)))
 		}
 		return nil
-	}, records, age, witness)
+	}, records, age, witness, clock)
 	if err != nil {
 		return fmt.Errorf("watch the log's anchors: %w", err)
 	}
