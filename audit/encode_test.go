@@ -124,6 +124,9 @@ func fields(v reflect.Value, name string, do func(string, reflect.Value)) {
 	case reflect.Pointer:
 		fields(v.Elem(), name, do)
 	case reflect.Slice:
+		if v.Type() == reflect.TypeFor[json.RawMessage]() {
+			return
+		}
 		for i := range v.Len() {
 			at := fmt.Sprintf("%s[%d]", name, i)
 			do(at, v.Index(i))

@@ -195,39 +195,43 @@ func appendEscape(b []byte, c rune) []byte {
 
 // compact says whether v is one JSON value without white space between its
 // tokens. What it does not understand, such as more than 64 levels, it denies.
-func compact(v []byte) bool {
+func compact(v []byte) bool { return endOfValue(v, 0) == len(v) }
+
+// endOfValue returns the index after the JSON value at i, or -1 if there is
+// none, or none that is compact.
+func endOfValue(v []byte, i int) int {
 	var (
 		objects uint64 // which of the open levels are objects, the innermost lowest
 		depth   int
 		key     bool // the next token is the name of a field
 	)
-	for i := 0; ; {
+	for {
 		// A value, or a name, begins at i.
 		if i >= len(v) {
-			return false
+			return -1
 		}
 		switch c := v[i]; {
 		case c == '"':
 			i = endOfString(v, i+1)
 			if key {
 				if i < 0 || i >= len(v) || v[i] != ':' {
-					return false
+					return -1
 				}
 				i, key = i+1, false
 				continue
 			}
 		case key:
-			return false
+			return -1
 		case c == '{', c == '[':
 			if i++; i >= len(v) {
-				return false
+				return -1
 			}
 			if v[i] == c+2 { // the bracket that closes it
 				i++
 				break
 			}
 			if depth++; depth > 64 {
-				return false
+				return -1
 			}
 			objects <<= 1
 			if c == '{' {
@@ -241,7 +245,7 @@ func compact(v []byte) bool {
 			i = endOfWord(v, i)
 		}
 		if i < 0 {
-			return false
+			return -1
 		}
 		// A value ends before i.
 		for depth > 0 && i < len(v) && v[i] == closing(objects) {
@@ -250,10 +254,10 @@ func compact(v []byte) bool {
 			i++
 		}
 		if depth == 0 {
-			return i == len(v)
+			return i
 		}
 		if i >= len(v) || v[i] != ',' {
-			return false
+			return -1
 		}
 		i++
 		key = objects&1 == 1

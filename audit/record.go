@@ -8,8 +8,9 @@
 //
 // A record is one JSON object whose fields appear in the order of the Record
 // struct. The bytes that [Encode] returns are the leaf: they are stored, hashed
-// and exported exactly as they are, never re-encoded. The encoder is written out
-// in encode.go, a line for each field; a new field needs its line there.
+// and exported exactly as they are, never re-encoded. The encoder and its inverse
+// are written out in encode.go and decode.go, a line for each field; a new field
+// needs its line in both.
 //
 // # What is not in a record
 //
@@ -22,7 +23,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 )
 
 // Version is the value of the "v" field of every record of this format.
@@ -308,14 +308,4 @@ type DenialCount struct {
 	Count  uint64 `json:"count"`
 	First  int64  `json:"first"` // µs since the Unix epoch
 	Last   int64  `json:"last"`
-}
-
-// Decode parses leaf bytes. Fields it does not know are ignored, so that an
-// older reader can show a newer log; verification never decodes.
-func Decode(leaf []byte) (*Record, error) {
-	r := new(Record)
-	if err := json.Unmarshal(leaf, r); err != nil {
-		return nil, fmt.Errorf("decode record: %w", err)
-	}
-	return r, nil
 }

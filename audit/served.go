@@ -22,3 +22,26 @@ type Served struct {
 	Rank    int    `json:"rank"`
 	Exp     int64  `json:"exp"`
 }
+
+// DecodeServed parses the event of such a record in the very form that
+// encoding/json gives it, as [DecodeExact] does a record.
+func DecodeServed(event []byte) (*Served, bool) {
+	d := &exact{b: event, s: string(event)}
+	s := new(Served)
+	s.Ticket = d.text(`{"ticket":`)
+	s.Attempt = d.num(`,"attempt":`)
+	s.N = d.uint(`,"n":`)
+	s.Gateway = d.text(`,"gateway":`)
+	s.Log = d.text(`,"log":`)
+	s.Replica = d.text(`,"replica":`)
+	s.Epoch = d.text(`,"ep":`)
+	s.Op = d.text(`,"op":`)
+	s.Pool = d.text(`,"pool":`)
+	s.Model = d.text(`,"model":`)
+	s.Adapter = d.text(`,"adapter":`)
+	s.Domain = d.text(`,"domain":`)
+	s.Rank = d.num(`,"rank":`)
+	s.Exp = d.int(`,"exp":`)
+	d.must(`}`)
+	return s, !d.bad && d.i == len(d.b)
+}

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
@@ -105,6 +106,7 @@ func (s *selector) about(r *audit.Record) bool {
 	case audit.KindDecision:
 		ok := s.f.request(r)
 		if ok && r.Status == audit.StatusAllowed && s.f.inherits() {
+			at.id = strings.Clone(at.id) // and not all of the leaf
 			s.open[at] = true
 		}
 		return ok

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"time"
@@ -12,87 +11,60 @@ import (
 	"github.com/sallyport-ai/sallyport/audit"
 )
 
-// leaf is what is needed of a record: much less than there is.
+// leaf is a record, with what is needed of its event.
 type leaf struct {
-	Kind       audit.Kind       `json:"kind"`
-	ID         string           `json:"id"`
-	Time       audit.Time       `json:"time"`
-	Attempt    int              `json:"attempt"`
-	Status     string           `json:"status"`
-	Durability audit.Durability `json:"durability"`
-	Gateway    struct {
-		SPIFFE string `json:"spiffe"`
-	} `json:"gateway"`
-	Caller struct {
-		Tenant string `json:"tenant"`
-	} `json:"caller"`
-	Policy struct {
-		Digest string `json:"digest"`
-	} `json:"policy"`
-	Class struct {
-		Name string `json:"name"`
-	} `json:"class"`
-	Label struct {
-		Level string `json:"level"`
-	} `json:"label"`
-	Request struct {
-		Served string `json:"served"`
-	} `json:"request"`
-	Placement *struct {
-		Pool       string `json:"pool"`
-		Replica    string `json:"replica"`
-		Epoch      string `json:"epoch"`
-		Candidates []struct {
-			Replica string `json:"replica"`
-			Region  string `json:"region"`
-		} `json:"candidates"`
-	} `json:"placement"`
-	Outcome struct {
-		HTTP         int    `json:"http"`
-		UpstreamHTTP int    `json:"upstream_http"`
-		Completion   int    `json:"completion_tokens"`
-		Finish       string `json:"finish"`
-	} `json:"outcome"`
-	Event struct {
-		audit.Served
-		Clean  bool   `json:"clean"`  // of a start
-		Reason string `json:"reason"` // of a gap
-	} `json:"event"`
+	*audit.Record
+	served *audit.Served // of a ticket that a relay served
+	clean  bool          // of a start: what ran before had ended in order
+	reason string        // of a gap
 }
 
 func (l *leaf) at() time.Time { return time.UnixMicro(l.Time.Wall).UTC() }
 
 // answered says whether an outcome tells of an answer.
 func (l *leaf) answered() bool {
-	return l.Status == audit.StatusOK || l.Outcome.UpstreamHTTP == http.StatusOK || l.Outcome.Completion > 0
+	o := l.Outcome
+	return l.Status == audit.StatusOK || o != nil && (o.UpstreamHTTP == http.StatusOK || o.CompletionTokens > 0)
 }
 
-// kinds are the records that are looked at; of the others only the time is.
-var kinds = [][]byte{[]byte(`"kind":"decision"`), []byte(`"kind":"outcome"`), []byte(`"kind":"access"`), []byte(`"kind":"boot"`), []byte(`"kind":"gap"`)}
-
-// read decodes what is needed. Of a record of another kind that is the time.
+// read decodes a record, strictly: one in which a name stands twice is malformed.
 func read(text []byte) (*leaf, error) {
-	head := text[:min(len(text), 40)] // a record's fields have a fixed order
-	wanted := false
-	for _, k := range kinds {
-		wanted = wanted || bytes.Contains(head, k)
-	}
-	l := new(leaf)
-	if !wanted {
-		var t struct {
-			Kind audit.Kind `json:"kind"`
-			Time audit.Time `json:"time"`
-		}
-		if err := json.Unmarshal(text, &t); err != nil {
+	r, ok := audit.DecodeExact(text)
+	if !ok {
+		r = new(audit.Record)
+		if err := json.Unmarshal(text, r); err != nil {
 			return nil, fmt.Errorf("decode record: %w", err)
 		}
-		l.Kind, l.Time = t.Kind, t.Time
-		return l, nil
 	}
-	if err := json.Unmarshal(text, l); err != nil {
-		return nil, fmt.Errorf("decode record: %w", err)
+	l := &leaf{Record: r}
+	if err := l.readEvent(); err != nil {
+		return nil, fmt.Errorf("decode event of %s record: %w", r.Kind, err)
 	}
 	return l, nil
+}
+
+func (l *leaf) readEvent() (err error) {
+	switch {
+	case l.Kind == audit.KindAccess && l.Status == audit.StatusServed:
+		var ok bool
+		if l.served, ok = audit.DecodeServed(l.Event); !ok {
+			l.served = new(audit.Served)
+			err = json.Unmarshal(l.Event, l.served)
+		}
+	case l.Kind == audit.KindBoot && l.Event != nil:
+		var start struct {
+			Clean bool `json:"clean"`
+		}
+		err = json.Unmarshal(l.Event, &start)
+		l.clean = start.Clean
+	case l.Kind == audit.KindGap && l.Event != nil:
+		var gap struct {
+			Reason string `json:"reason"`
+		}
+		err = json.Unmarshal(l.Event, &gap)
+		l.reason = gap.Reason
+	}
+	return err
 }
 
 // keyOf reads a decision id.

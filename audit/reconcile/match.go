@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
@@ -36,6 +37,7 @@ func (r *run) relay(l Log, s *span) error {
 	own, texts := "", make(map[string]string)
 	intern := func(t string) string {
 		if _, ok := texts[t]; !ok {
+			t = strings.Clone(t) // and not all of its leaf
 			texts[t] = t
 		}
 		return texts[t]
@@ -51,13 +53,16 @@ func (r *run) relay(l Log, s *span) error {
 		}
 		s.see(e.Index, rec, r.within)
 		if rec.Kind == audit.KindBoot {
-			own = rec.Gateway.SPIFFE
+			own = ""
+			if rec.Gateway != nil {
+				own = strings.Clone(rec.Gateway.SPIFFE)
+			}
 			r.relays[own], s.Replica = s, own
 		}
 		if rec.Kind != audit.KindAccess || rec.Status != audit.StatusServed || !r.near(rec.at()) {
 			continue
 		}
-		v := &rec.Event.Served
+		v := rec.served
 		model := v.Model
 		if v.Adapter != "" {
 			model = v.Adapter
@@ -141,9 +146,22 @@ func (r *run) gateway(l Log, s *span) error {
 func attemptOf(l Log, index uint64, rec *leaf) *Attempt {
 	p := rec.Placement
 	a := &Attempt{
-		Log: l.Origin, Index: index, ID: rec.ID, N: rec.Attempt, Time: rec.at(), Tenant: rec.Caller.Tenant,
-		Class: rec.Class.Name, Label: rec.Label.Level, Pool: p.Pool, Replica: p.Replica, Epoch: p.Epoch,
-		Model: rec.Request.Served, Digest: rec.Policy.Digest,
+		Log: l.Origin, Index: index, ID: rec.ID, N: rec.Attempt, Time: rec.at(), Pool: p.Pool, Replica: p.Replica, Epoch: p.Epoch,
+	}
+	if rec.Caller != nil {
+		a.Tenant = rec.Caller.Tenant
+	}
+	if rec.Class != nil {
+		a.Class = rec.Class.Name
+	}
+	if rec.Label != nil {
+		a.Label = rec.Label.Level
+	}
+	if rec.Request != nil {
+		a.Model = rec.Request.Served
+	}
+	if rec.Policy != nil {
+		a.Digest = rec.Policy.Digest
 	}
 	for _, c := range p.Candidates {
 		if c.Replica == p.Replica {

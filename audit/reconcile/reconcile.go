@@ -253,7 +253,7 @@ func (s *span) see(index uint64, l *leaf, within func(time.Time) bool) {
 	if s.From.IsZero() {
 		s.From, s.Pruned = at, index > 0
 	}
-	if l.Kind == audit.KindBoot && !s.To.IsZero() && !l.Event.Clean {
+	if l.Kind == audit.KindBoot && !s.To.IsZero() && !l.clean {
 		s.crashes = append(s.crashes, interval{s.To, at})
 	}
 	if l.Durability == audit.Bounded && l.Kind == audit.KindDecision {
@@ -263,7 +263,7 @@ func (s *span) see(index uint64, l *leaf, within func(time.Time) bool) {
 		}
 	}
 	if l.Kind == audit.KindGap && within(at) {
-		s.Gaps = append(s.Gaps, Gap{at, l.Event.Reason})
+		s.Gaps = append(s.Gaps, Gap{at, l.reason})
 	}
 	s.To, s.Sealed = at, l.Kind == audit.KindSeal
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -364,16 +366,70 @@ func TestVisitSeesEachAttemptWithWhatBecameOfIt(t *testing.T) {
 	}
 }
 
+func TestARecordOfAnotherFormIsReadAlike(t *testing.T) {
+	id := uuid.NewString()
+	w := newLog(t, gatewayA).boot("g", true).boot("g", false).decide(large(id)).outcome(id, 1, audit.StatusOK).deny(id).serve(id, 2).
+		add(&audit.Record{Kind: audit.KindGap, Event: json.RawMessage(`{"reason":"halted","since":1}`)}).
+		add(&audit.Record{Kind: audit.KindAccess, Status: "ok", Event: json.RawMessage(`{"ticket":7}`)}).
+		add(&audit.Record{Kind: audit.KindAdmin, Event: json.RawMessage(`{"reason":7,"clean":"yes"}`)})
+	for _, text := range w.leaves {
+		want, err := read(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := read(append(text[:len(text):len(text)], ' '))
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, %v of %s\nwith a space after it, and without it %+v", got, err, text, want)
+		}
+	}
+}
+
+func TestWhatIsNoRecordIsMalformed(t *testing.T) {
+	for _, text := range []string{
+		``, `{`, `{"kind":"outcome","kind":"decision"}`, `{"v":"1"}`, "{\"id\":\"\xff\"}",
+		`{"kind":"access","status":"served"}`, `{"kind":"access","status":"served","event":{"ticket":7}}`,
+		`{"kind":"access","status":"served","event":{"ticket":"a","ticket":"b"}}`, `{"kind":"boot","event":{"clean":"yes"}}`, `{"kind":"gap","event":[]}`,
+	} {
+		if l, err := read([]byte(text)); err == nil {
+			t.Errorf("%s is read as %+v", text, l.Record)
+		}
+	}
+}
+
+// large makes a decision as large as those of a gateway are.
+func large(id string) *audit.Record {
+	r := &audit.Record{
+		ID: id, Attempt: 1, Status: audit.StatusAllowed, Durability: audit.Strict, Salt: "AAAAAAAAAAAAAAAAAAAAAA", Placement: placed(r0),
+		Gateway:  &audit.Gateway{SPIFFE: "spiffe://example.org/gateway/g0", Build: "1.0.0", Config: strings.Repeat("c0", 32)},
+		Policy:   &audit.Policy{Revision: "r1", Digest: strings.Repeat("d1", 32), Rules: []string{"chat.allowed"}, EvalUS: 90},
+		Class:    &audit.Class{Name: "chat", Facts: []string{"system_prompt"}, Table: "2026.11"},
+		Input:    json.RawMessage(`{"v":1,"principal":{"tenant":"acme","subject":"user","kind":"human","method":"oidc","issuer":"https://idp.example","groups":["a","b"],"scopes":[],"chain":[],"workload":"","registration":""},"request":{"operation":"chat.completions","model":"small","stream":true,"tools":[],"max_tokens":512,"prompt_tokens":812,"prompt_tokens_basis":"native","region":"eu-1"},"class":{"name":"chat","facts":["system_prompt"],"mismatch":false,"table":"2026.11"},"label":{"level":"internal","rank":1,"categories":[],"sources":[]},"exemptions":[]}`),
+		Decision: json.RawMessage(`{"allow":true,"reasons":["chat.allowed"],"pools":["general"],"strategy":"probabilistic","cache_domain":"tenant","inspect":{"request":[],"response":[]},"tools_allow":null,"limits":{"max_output_tokens":null},"durability":"strict","expose_cached_tokens":false,"reauthorize_s":300}`),
+	}
+	for i := range 3 {
+		c := r.Placement.Candidates[0]
+		c.Replica = fmt.Sprint("spiffe://example.org/pool/general/other", i)
+		r.Placement.Candidates = append(r.Placement.Candidates, c)
+	}
+	return r
+}
+
+// BenchmarkRun matches decisions as large as real ones with their outcomes and
+// forwards. One record in three is of each.
 func BenchmarkRun(b *testing.B) {
 	const n = 10_000
 	t := new(testing.T) // the writers fail nothing here
 	g, r := newLog(t, gatewayA).boot("g", true), newLog(t, "r").boot(r0, true)
 	for range n {
 		id := uuid.NewString()
-		g.answered(id, 1, r0)
+		g.decide(large(id)).outcome(id, 1, audit.StatusOK)
 		r.serve(id, 1)
 	}
 	gateways, relays := logs([]*writer{g}), logs([]*writer{r})
+	size := 0
+	for _, leaf := range append(g.leaves, r.leaves...) {
+		size += len(leaf)
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		if report, err := Run(gateways, relays, Options{}); err != nil || report.Matched != n {
@@ -381,4 +437,5 @@ func BenchmarkRun(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(3*n*b.N)/b.Elapsed().Seconds(), "records/s")
+	b.ReportMetric(float64(size)/(3*n), "bytes/record")
 }
