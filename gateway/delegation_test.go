@@ -9,6 +9,7 @@ import (
 	"testing/fstest"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/policy"
 )
 
@@ -36,17 +37,24 @@ func acting(subjects ...string) map[string]any {
 	return act
 }
 
-func TestEachActorOfAChainIsHeldAgainstItsRegistration(t *testing.T) {
+// serveDelegates starts a gateway that knows them, and the workload that has the
+// certificate of one.
+func serveDelegates(t *testing.T) (s *service, batch *workload.Source) {
+	t.Helper()
 	engine, err := loadPolicy(t.Context(), fstest.MapFS{"sallyport/workloads/data.json": {Data: []byte(delegates)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, func(c *Config) { c.Policy = engine })
-	batch, err := s.source(t.Context(), "/tenant/acme/batch")
-	if err != nil {
+	s = serve(t, func(c *Config) { c.Policy = engine })
+	if batch, err = s.source(t.Context(), "/tenant/acme/batch"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = batch.Close() })
+	return s, batch
+}
+
+func TestEachActorOfAChainIsHeldAgainstItsRegistration(t *testing.T) {
+	s, batch := serveDelegates(t)
 	const batchID = "spiffe://demo.sallyport/tenant/acme/batch"
 	foreign := acting("elsewhere")
 	foreign["iss"] = "https://other.example"
@@ -156,16 +164,7 @@ func TestTheStrictestOfAChainsRegistrationsBinds(t *testing.T) {
 }
 
 func TestACertificateLeavesTheRegistrationOfATokensClientInForce(t *testing.T) {
-	engine, err := loadPolicy(t.Context(), fstest.MapFS{"sallyport/workloads/data.json": {Data: []byte(delegates)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := serve(t, func(c *Config) { c.Policy = engine })
-	batch, err := s.source(t.Context(), "/tenant/acme/batch")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = batch.Close() })
+	s, batch := serveDelegates(t)
 	for _, c := range []struct {
 		claim, client string
 		status        int

@@ -25,7 +25,8 @@ type kafka struct {
 	*kfake.Cluster
 }
 
-func newKafka(t *testing.T, a *authority) *kafka {
+// newKafka starts one, and returns how a sink reaches it.
+func newKafka(t *testing.T, a *authority) (*kafka, *sink.KafkaConfig) {
 	t.Helper()
 	a.leaf("kafka")
 	own, err := tls.LoadX509KeyPair(filepath.Join(a.dir, "kafka.pem"), filepath.Join(a.dir, "kafka.key"))
@@ -38,7 +39,13 @@ func newKafka(t *testing.T, a *authority) *kafka {
 	}}
 	k.start()
 	t.Cleanup(func() { k.Close() })
-	return k
+	password := filepath.Join(t.TempDir(), "password")
+	if err := writeFile(password, "s3cret\n"); err != nil {
+		t.Fatal(err)
+	}
+	return k, &sink.KafkaConfig{
+		Brokers: k.ListenAddrs(), Topic: "audit", Username: "sallyport", PasswordFile: password, TLS: sink.TLSConfig{CAFile: a.caFile},
+	}
 }
 
 func (k *kafka) start() {
@@ -83,16 +90,8 @@ func (k *kafka) consumed(c *sink.KafkaConfig, n int) (indexes []uint64) {
 }
 
 func TestKafkaHoldsEveryRecordOnceOverLostAnswersAndABrokersRestart(t *testing.T) {
-	a := newAuthority(t)
-	k := newKafka(t, a)
+	k, config := newKafka(t, newAuthority(t))
 	w := newWorld(t)
-	password := filepath.Join(t.TempDir(), "password")
-	if err := writeFile(password, "s3cret\n"); err != nil {
-		t.Fatal(err)
-	}
-	config := &sink.KafkaConfig{
-		Brokers: k.ListenAddrs(), Topic: "audit", Username: "sallyport", PasswordFile: password, TLS: sink.TLSConfig{CAFile: a.caFile},
-	}
 	x, stop := w.start(func(x *Exporter) { small(&x.followers[0].kind) }, SinkConfig{Name: "kafka", To: sink.Config{Kafka: config}})
 	w.append(100)
 	w.caughtUp(x)
@@ -117,16 +116,8 @@ func TestKafkaHoldsEveryRecordOnceOverLostAnswersAndABrokersRestart(t *testing.T
 }
 
 func TestARecordThatABrokerFindsTooLargeIsPutAside(t *testing.T) {
-	a := newAuthority(t)
-	k := newKafka(t, a)
+	k, config := newKafka(t, newAuthority(t))
 	w := newWorld(t)
-	password := filepath.Join(t.TempDir(), "password")
-	if err := writeFile(password, "s3cret"); err != nil {
-		t.Fatal(err)
-	}
-	config := &sink.KafkaConfig{
-		Brokers: k.ListenAddrs(), Topic: "audit", Username: "sallyport", PasswordFile: password, TLS: sink.TLSConfig{CAFile: a.caFile},
-	}
 	big := decision(1)
 	for range 150 {
 		c := big.Placement.Candidates[0]
@@ -150,16 +141,8 @@ func TestARecordThatABrokerFindsTooLargeIsPutAside(t *testing.T) {
 }
 
 func TestASinkStopsSoonAlthoughItsBrokerIsGone(t *testing.T) {
-	a := newAuthority(t)
-	k := newKafka(t, a)
+	k, config := newKafka(t, newAuthority(t))
 	w := newWorld(t)
-	password := filepath.Join(t.TempDir(), "password")
-	if err := writeFile(password, "s3cret"); err != nil {
-		t.Fatal(err)
-	}
-	config := &sink.KafkaConfig{
-		Brokers: k.ListenAddrs(), Topic: "audit", Username: "sallyport", PasswordFile: password, TLS: sink.TLSConfig{CAFile: a.caFile},
-	}
 	x, stop := w.start(nil, SinkConfig{Name: "kafka", To: sink.Config{Kafka: config}})
 	w.append(20)
 	w.caughtUp(x)

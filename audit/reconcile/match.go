@@ -32,16 +32,8 @@ func (f *forward) finding(code Code, k key, format string, args ...any) Finding 
 	}
 }
 
-// relay takes in a relay's log.
-func (r *run) relay(l Log, s *span) error {
-	own, texts := "", make(map[string]string)
-	intern := func(t string) string {
-		if _, ok := texts[t]; !ok {
-			t = strings.Clone(t) // and not all of its leaf
-			texts[t] = t
-		}
-		return texts[t]
-	}
+// each gives take the records of a log. One that cannot be read is a finding.
+func (r *run) each(l Log, s *span, take func(index uint64, rec *leaf)) error {
 	for e, err := range l.Records {
 		if err != nil {
 			return err
@@ -52,6 +44,22 @@ func (r *run) relay(l Log, s *span) error {
 			continue
 		}
 		s.see(e.Index, rec, r.within)
+		take(e.Index, rec)
+	}
+	return nil
+}
+
+// relay takes in a relay's log.
+func (r *run) relay(l Log, s *span) error {
+	own, texts := "", make(map[string]string)
+	intern := func(t string) string {
+		if _, ok := texts[t]; !ok {
+			t = strings.Clone(t) // and not all of its leaf
+			texts[t] = t
+		}
+		return texts[t]
+	}
+	return r.each(l, s, func(index uint64, rec *leaf) {
 		if rec.Kind == audit.KindBoot {
 			own = ""
 			if rec.Gateway != nil {
@@ -60,7 +68,7 @@ func (r *run) relay(l Log, s *span) error {
 			r.relays[own], s.Replica = s, own
 		}
 		if rec.Kind != audit.KindAccess || rec.Status != audit.StatusServed || !r.near(rec.at()) {
-			continue
+			return
 		}
 		v := rec.served
 		model := v.Model
@@ -68,7 +76,7 @@ func (r *run) relay(l Log, s *span) error {
 			model = v.Adapter
 		}
 		f := &forward{
-			log: l.Origin, index: e.Index, at: rec.at(), of: intern(v.Log), replica: intern(v.Replica),
+			log: l.Origin, index: index, at: rec.at(), of: intern(v.Log), replica: intern(v.Replica),
 			pool: intern(v.Pool), model: intern(model), epoch: intern(v.Epoch), tenant: intern(tenantOf(v.Domain)),
 		}
 		if own == "" { // the start of the log is gone: it is believed about itself
@@ -77,8 +85,7 @@ func (r *run) relay(l Log, s *span) error {
 		}
 		f.own = own
 		r.take(f, v, own)
-	}
-	return nil
+	})
 }
 
 // take adds one forward.
@@ -106,36 +113,30 @@ func (r *run) take(f *forward, v *audit.Served, own string) {
 func (r *run) gateway(l Log, s *span) error {
 	r.gateways[l.Origin] = s
 	open := make(map[key]*Attempt)
-	for e, err := range l.Records {
-		if err != nil {
-			return err
-		}
-		rec, err := read(e.Leaf)
-		if err != nil {
-			r.fault(Finding{Code: Malformed, Log: l.Origin, Index: e.Index, Detail: err.Error()})
-			continue
-		}
-		s.see(e.Index, rec, r.within)
+	err := r.each(l, s, func(index uint64, rec *leaf) {
 		if rec.Kind != audit.KindDecision && rec.Kind != audit.KindOutcome {
-			continue
+			return
 		}
 		k, err := keyOf(rec.ID, rec.Attempt)
 		switch {
 		case err != nil:
-			r.fault(Finding{Code: Malformed, Log: l.Origin, Index: e.Index, ID: rec.ID, Time: rec.at(), Detail: err.Error()})
+			r.fault(Finding{Code: Malformed, Log: l.Origin, Index: index, ID: rec.ID, Time: rec.at(), Detail: err.Error()})
 		case rec.Kind == audit.KindOutcome:
 			a := open[k]
 			if a == nil {
-				continue // of a listing, or its decision is gone or outside the window
+				return // of a listing, or its decision is gone or outside the window
 			}
 			delete(open, k)
 			a.Outcome, a.Answered = rec.Status, rec.answered()
-			r.settle(l, k, a, l.Size > 0 && e.Index >= l.Size)
+			r.settle(l, k, a, l.Size > 0 && index >= l.Size)
 		case rec.Status != audit.StatusAllowed:
 			r.refused(l, k)
 		case rec.Placement != nil && r.near(rec.at()):
-			open[k] = attemptOf(l, e.Index, rec)
+			open[k] = attemptOf(l, index, rec)
 		}
+	})
+	if err != nil {
+		return err
 	}
 	for k, a := range open {
 		r.settle(l, k, a, true)

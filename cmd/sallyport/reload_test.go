@@ -91,12 +91,14 @@ func TestConfigurationChangesWhileServing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Made elsewhere: beside the policy's files it would be a change of its own.
+	made := filepath.Join(t.TempDir(), "made")
 	rewrite := func(path string, text []byte) {
 		t.Helper()
-		if err := os.WriteFile(path+".tmp", text, 0o600); err != nil {
+		if err := os.WriteFile(made, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Rename(path+".tmp", path); err != nil {
+		if err := os.Rename(made, path); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -165,13 +165,15 @@ func (p *parser) part(m *Message) error {
 	if err != nil {
 		return err
 	}
-	p.checkPart(part.Type, keys)
+	p.checkPart(partFields, part.Type, keys)
 	m.Parts = append(m.Parts, part)
 	return nil
 }
 
-func (p *parser) checkPart(kind string, keys []string) {
-	allowed, known := partFields[kind]
+// checkPart notes a part of a type that is not in a table, and a field that the
+// table does not list for its type.
+func (p *parser) checkPart(table map[string][]string, kind string, keys []string) {
+	allowed, known := table[kind]
 	if !known {
 		p.note("part.type")
 	}

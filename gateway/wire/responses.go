@@ -259,15 +259,7 @@ func (p *parser) itemPart(m *Message, param string) error {
 	if err != nil {
 		return err
 	}
-	allowed, known := itemParts[part.Type]
-	if !known {
-		p.note("part.type")
-	}
-	for _, key := range keys {
-		if !slices.Contains(allowed, key) {
-			p.note("part.field")
-		}
-	}
+	p.checkPart(itemParts, part.Type, keys)
 	m.Parts = append(m.Parts, part)
 	return nil
 }

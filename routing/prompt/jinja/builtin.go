@@ -33,6 +33,16 @@ func unmarked(v Value, what string) error {
 	return nil
 }
 
+// unmarkedAll is unmarked for what is done to v with args.
+func unmarkedAll(v Value, args []Value, what string) error {
+	for _, a := range args {
+		if err := unmarked(a, what); err != nil {
+			return err
+		}
+	}
+	return unmarked(v, what)
+}
+
 // addMarkup is a + b where one of them is marked.
 func (r *run) addMarkup(a, b Value) (Value, error) {
 	var out string

@@ -219,22 +219,38 @@ func (x *condExpr) eval(r *run) (Value, error) {
 	return undefined{"the inline if-expression evaluated to false and no else section was defined"}, r.step()
 }
 
-func (x *callExpr) eval(r *run) (Value, error) {
-	v, err := x.of.eval(r)
-	if err != nil {
-		return nil, err
+// applied is what a method, a filter or a test is applied to, and the arguments.
+func (r *run) applied(of expr, to []expr) (v Value, args []Value, err error) {
+	if v, err = of.eval(r); err != nil {
+		return nil, nil, err
 	}
-	args, err := r.values(x.args)
+	args, err = r.values(to)
+	return v, args, err
+}
+
+// filtered is applied for a filter, which has an argument for each parameter.
+func (r *run) filtered(of expr, to []expr) (v Value, args []Value, err error) {
+	if v, args, err = r.applied(of, to); err != nil {
+		return nil, nil, err
+	}
+	for i, a := range to {
+		if a == nil {
+			args[i] = notGiven{}
+		}
+	}
+	return v, args, nil
+}
+
+func (x *callExpr) eval(r *run) (Value, error) {
+	v, args, err := r.applied(x.of, x.args)
 	if err != nil {
 		return nil, err
 	}
 	if u, ok := v.(undefined); ok {
 		return nil, u.err()
 	}
-	for _, x := range append([]Value{v}, args...) {
-		if err := unmarked(x, "a method"); err != nil {
-			return nil, err
-		}
+	if err := unmarkedAll(v, args, "a method"); err != nil {
+		return nil, err
 	}
 	if !hasAttribute(v, x.name) {
 		return nil, fmt.Errorf("%q has no method %s", typeName(v), x.name)
@@ -254,34 +270,18 @@ func (x *callExpr) eval(r *run) (Value, error) {
 }
 
 func (x *filterExpr) eval(r *run) (Value, error) {
-	v, err := x.of.eval(r)
+	v, args, err := r.filtered(x.of, x.args)
 	if err != nil {
 		return nil, err
 	}
-	args, err := r.values(x.args)
-	if err != nil {
+	if err := unmarkedAll(v, args, "a filter"); err != nil {
 		return nil, err
-	}
-	if err := unmarked(v, "a filter"); err != nil {
-		return nil, err
-	}
-	for i, a := range x.args {
-		if a == nil {
-			args[i] = notGiven{}
-		}
-		if err := unmarked(args[i], "a filter"); err != nil {
-			return nil, err
-		}
 	}
 	return x.f.apply(r, v, args)
 }
 
 func (x *testExpr) eval(r *run) (Value, error) {
-	v, err := x.of.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	args, err := r.values(x.args)
+	v, args, err := r.applied(x.of, x.args)
 	if err != nil {
 		return nil, err
 	}

@@ -16,18 +16,9 @@ type mapExpr struct {
 }
 
 func (x *mapExpr) eval(r *run) (Value, error) {
-	v, err := x.of.eval(r)
+	v, args, err := r.filtered(x.of, x.args)
 	if err != nil {
 		return nil, err
-	}
-	args, err := r.values(x.args)
-	if err != nil {
-		return nil, err
-	}
-	for i, a := range x.args {
-		if a == nil {
-			args[i] = notGiven{}
-		}
 	}
 	items, err := r.iterate(v)
 	if err != nil {
