@@ -21,6 +21,7 @@ import (
 	"github.com/sallyport-ai/sallyport/identity/oidc"
 	"github.com/sallyport-ai/sallyport/identity/valkey"
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/routing/relay"
 )
 
 // gatewayConfig is the file of `sallyport serve`. Paths are relative to it.
@@ -146,7 +147,7 @@ type limitsConfig struct {
 type relayConfig struct {
 	Environment string          `yaml:"environment"`
 	Listen      listenAddress   `yaml:"listen"`
-	Admin       adminConfig     `yaml:"admin"`
+	Admin       relayAdmin      `yaml:"admin"`
 	Identity    workloadConfig  `yaml:"identity"`
 	Engine      engineConfig    `yaml:"engine"`
 	Pool        string          `yaml:"pool"`
@@ -155,6 +156,12 @@ type relayConfig struct {
 	SaltDomain  string          `yaml:"salt_domain"`
 	Drain       time.Duration   `yaml:"drain"` // how long running requests have to end after a stop was asked for
 	Log         relayLogConfig  `yaml:"log"`
+}
+
+// relayAdmin is relay.Admin.
+type relayAdmin struct {
+	Address   string   `yaml:"address"`
+	Operators []string `yaml:"operators"`
 }
 
 type listenAddress struct {
@@ -420,8 +427,9 @@ func (r replicaConfig) check(k checker, at string, members []string) {
 func (c *relayConfig) check(k checker) {
 	k.environment(c.Environment)
 	k.address("listen.address", c.Listen.Address)
-	if c.Admin.Address != "" {
-		k.address("admin.address", c.Admin.Address)
+	admin := relay.Admin(c.Admin)
+	if err := admin.Check(); err != nil {
+		k.f.Problem("admin", "%s", strings.TrimPrefix(err.Error(), "admin: "))
 	}
 	k.socket("identity.workload_socket", c.Identity.WorkloadSocket)
 	k.federation(c.Identity.Federation)

@@ -511,7 +511,7 @@ func buildRelay(ctx context.Context, cfg relayConfig, logger *slog.Logger) (*rel
 		AllowUnpinned: cfg.Environment == "demo",
 		SaltKeyFile:   cfg.SaltKeyFile, SaltDomain: cfg.SaltDomain, Drain: cfg.Drain,
 		Log:   relay.LogFiles{Dir: cfg.Log.Dir, KeyFile: cfg.Log.KeyFile},
-		Admin: cfg.Admin.Address, Logger: logger,
+		Admin: relay.Admin(cfg.Admin), Logger: logger,
 	}
 	for _, g := range cfg.Gateways {
 		rc.Gateways = append(rc.Gateways, relay.Gateway{ID: g.ID, LogVKey: g.LogVKey})

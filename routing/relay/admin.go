@@ -1,14 +1,18 @@
 package relay
 
 import (
+	"crypto/tls"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/go-chi/chi/v5"
+
+	"github.com/sallyport-ai/sallyport/identity/workload"
 )
 
 // counters are what the relay counts for its metrics page.
@@ -41,14 +45,47 @@ func (c *counters) lagged() {
 	c.behind++
 }
 
+// adminListener binds the admin address, under TLS if there are operators.
+func (r *Relay) adminListener() (net.Listener, error) {
+	operators, err := r.cfg.Admin.authorizer()
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", r.cfg.Admin.Address)
+	if err != nil || operators == nil {
+		return l, err
+	}
+	return tls.NewListener(l, workload.OptionalClientConfig(workload.SVIDCertificate(r.cfg.Source), r.cfg.Source, operators)), nil
+}
+
+// forOperators refuses others: under TLS the handshake let in operators alone, and
+// those who show nothing. Pages of other sites that an operator's browser has open
+// are refused either way.
+func (r *Relay) forOperators(next http.HandlerFunc) http.HandlerFunc {
+	sameSite := http.NewCrossOriginProtection()
+	return func(w http.ResponseWriter, req *http.Request) {
+		if err := sameSite.Check(req); err != nil {
+			say(w, http.StatusForbidden, "asked from another site\n")
+			return
+		}
+		if req.TLS != nil {
+			if _, err := workload.PeerID(*req.TLS); err != nil {
+				say(w, http.StatusForbidden, "for operators\n")
+				return
+			}
+		}
+		next(w, req)
+	}
+}
+
 // adminRoutes is the admin listener: no secrets, no prompts, and one switch.
 func (r *Relay) adminRoutes() http.Handler {
 	mux := chi.NewRouter()
 	mux.Get("/healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") })
 	mux.Get("/readyz", r.ready)
 	mux.Get("/metrics", r.metrics)
-	mux.Post("/drain", r.drainTo(true))
-	mux.Post("/resume", r.drainTo(false))
+	mux.Post("/drain", r.forOperators(r.drainTo(true)))
+	mux.Post("/resume", r.forOperators(r.drainTo(false)))
 	return mux
 }
 

@@ -36,8 +36,48 @@ type Config struct {
 	// Drain is how long a relay that is to stop lets running requests end; 0: 20 s.
 	Drain  time.Duration
 	Log    LogFiles     // of tickets served; an empty Dir keeps none
-	Admin  string       // host:port for health and metrics; empty: none
+	Admin  Admin        // for health, metrics and the switch
 	Logger *slog.Logger // nil discards
+}
+
+// Admin is the listener for those who run the relay.
+type Admin struct {
+	Address string // host:port; empty: none
+	// Operators are the SPIFFE IDs that may take the replica out and back. With
+	// any, the listener is TLS and shows the relay's SVID; who shows none sees
+	// pages only. Without, it is plain HTTP, which must stay on loopback: whoever
+	// reaches it may take the replica out.
+	Operators []string
+}
+
+// authorizer admits the operators; nil if there are none.
+func (a *Admin) authorizer() (workload.Authorizer, error) {
+	host, _, err := net.SplitHostPort(a.Address)
+	switch {
+	case a.Address == "" && len(a.Operators) > 0:
+		return nil, errors.New("admin: operators without an address")
+	case a.Address == "":
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("admin: address: %w", err)
+	case len(a.Operators) == 0 && !loopback(host):
+		return nil, fmt.Errorf("admin: address %q is not on loopback, and no operators are named: anybody could take the replica out", a.Address)
+	case len(a.Operators) == 0:
+		return nil, nil
+	}
+	ids := make([]spiffeid.ID, len(a.Operators))
+	for i, operator := range a.Operators {
+		if ids[i], err = spiffeid.FromString(operator); err != nil {
+			return nil, fmt.Errorf("admin: operator %q: %w", operator, err)
+		}
+	}
+	return workload.AuthorizeIDs(ids...), nil
+}
+
+// Check says what is wrong with a.
+func (a *Admin) Check() error {
+	_, err := a.authorizer()
+	return err
 }
 
 // Engine is the inference engine beside the relay.
@@ -113,6 +153,9 @@ func (c *Config) check() (pinned, error) {
 		bad("log needs both a directory and a key file")
 	}
 	errs = append(errs, c.Engine.Check())
+	if err := c.Admin.Check(); err != nil {
+		bad("%w", err)
+	}
 	if len(c.Gateways) == 0 {
 		bad("no gateway is allowed")
 	}

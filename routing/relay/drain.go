@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sallyport-ai/sallyport/identity/workload"
 )
 
 // A draining relay asks gateways, on their Watch, to send it nothing new. What
@@ -54,9 +56,14 @@ func (d *drain) set(on bool) {
 
 // drainTo is the operator's switch.
 func (r *Relay) drainTo(on bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
+	return func(w http.ResponseWriter, req *http.Request) {
 		r.drain.set(on)
-		r.log.Info("told by the operator", "draining", on)
+		who := "on this host"
+		if req.TLS != nil {
+			id, _ := workload.PeerID(*req.TLS) // forOperators has looked
+			who = id.String()
+		}
+		r.log.Info("told by the operator", "draining", on, "operator", who)
 		if on {
 			say(w, http.StatusOK, "draining\n")
 			return

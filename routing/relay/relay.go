@@ -119,8 +119,8 @@ func (r *Relay) bind(authorize workload.Authorizer) error {
 	conf.NextProtos = []string{alpnGRPC, alpnHTTP}
 	r.lis = tcp
 	r.tls = conf
-	if r.cfg.Admin != "" {
-		if r.admin, err = net.Listen("tcp", r.cfg.Admin); err != nil {
+	if r.cfg.Admin.Address != "" {
+		if r.admin, err = r.adminListener(); err != nil {
 			return fmt.Errorf("relay: admin: %w", err)
 		}
 	}
@@ -204,6 +204,7 @@ func (r *Relay) Run(asked context.Context) error {
 	if r.admin != nil {
 		admin := &http.Server{Handler: r.adminRoutes(), ReadHeaderTimeout: 5 * time.Second}
 		serve("admin", func() error { return admin.Serve(r.admin) })
+		admin.ErrorLog = slog.NewLogLogger(r.log.Handler(), slog.LevelDebug)
 		work.Go(func() { <-ctx.Done(); _ = admin.Close() }) // nothing there is worth waiting for
 	}
 	work.Go(func() { r.mind(ctx) })

@@ -201,7 +201,7 @@ func TestAnOperatorDrainsAReplicaAndTakesItBack(t *testing.T) {
 	f := newFaulty(t)
 	w := newWorld(t, func(c *Config) {
 		c.Engine.URL = f.URL
-		c.Admin = "127.0.0.1:0"
+		c.Admin.Address = "127.0.0.1:0"
 	})
 	w.ready()
 	flt := w.fleetOf()
@@ -253,7 +253,7 @@ func TestTheAdminListenerTellsHealthAndCountsOnly(t *testing.T) {
 	f := newFaulty(t)
 	w := newWorld(t, func(c *Config) {
 		c.Engine.URL = f.URL
-		c.Admin = "127.0.0.1:0"
+		c.Admin.Address = "127.0.0.1:0"
 	})
 	get := func(path string) (int, string) {
 		t.Helper()
