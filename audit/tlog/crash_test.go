@@ -38,7 +38,7 @@ func appendUntilKilled(dir string) {
 	if err != nil {
 		panic(err)
 	}
-	l, err := Open(Config{Dir: filepath.Join(dir, "log"), Key: key, Boot: self, SegmentBytes: minSegmentBytes, CheckpointEvery: 20 * time.Millisecond, reach: killAt(os.Getenv(pointEnv))})
+	l, err := Open(Config{Dir: filepath.Join(dir, "log"), Key: key, Boot: self, SegmentBytes: minSegmentBytes, CheckpointEvery: 20 * time.Millisecond, BoundedRecords: boundedLimit, reach: killAt(os.Getenv(pointEnv))})
 	if err != nil {
 		panic(err)
 	}
@@ -52,10 +52,12 @@ func appendUntilKilled(dir string) {
 			}
 		}()
 	}
+	durability := audit.Durability(os.Getenv(durabilityEnv))
 	for w := range 8 {
 		go func() {
 			for i := 0; ; i++ {
 				d := decision(w<<20 + i)
+				d.Durability = durability
 				at, err := l.Append(noDeadline{}, d)
 				if err != nil {
 					panic(err)
@@ -71,6 +73,13 @@ func appendUntilKilled(dir string) {
 	}
 	select {}
 }
+
+// durabilityEnv is of the child's decisions; boundedLimit is how many of them may
+// be unsynced if it is bounded.
+const (
+	durabilityEnv = "TLOG_TEST_DURABILITY"
+	boundedLimit  = 64
+)
 
 // pointEnv names a point at which the child kills itself, and the how-manieth
 // time: "after sync 3".
