@@ -242,13 +242,21 @@ func (x *exchange) askReplica(ctx context.Context, id string, q question, res *f
 	}
 	end := countEnd{err: errPanic}
 	defer func() { // owed whatever happens
-		res.Finish(fleet.Result{Aside: true})
+		if end.sent {
+			res.Finish(fleet.Result{Aside: true})
+		} else {
+			res.Release()
+		}
 		if end.err == nil || end.blames() && x.r.Context().Err() == nil {
 			x.g.counting.over(res.Replica.ID, end.err == nil, time.Now())
 		}
 		x.settleCount(ctx, rec, res, end)
 	}()
-	if x.moved() {
+	switch {
+	case ctx.Err() != nil: // the log took it at the last moment
+		end.err = fmt.Errorf("%w: %w", errCountUnlogged, context.Cause(ctx))
+		return countAnswer{}, end.err
+	case x.moved():
 		end.err = errCountMoved
 		return countAnswer{}, end.err
 	}
@@ -279,6 +287,7 @@ func (x *exchange) sendCount(ctx context.Context, id string, q question, res *fl
 		end.err = fmt.Errorf("sign ticket: %w", err)
 		return got
 	}
+	end.sent = true // or so it may be
 	resp, err := x.g.cfg.Upstream.Do(ctx, upstream.Replica{Address: res.Replica.Address, ID: res.Replica.ID}, upstream.Request{
 		Method: http.MethodPost, Path: q.path, Body: q.body,
 		Header: http.Header{
@@ -311,6 +320,7 @@ func (x *exchange) sendCount(ctx context.Context, id string, q question, res *fl
 
 // countEnd is how a count ended.
 type countEnd struct {
+	sent   bool
 	peer   string
 	status int
 	count  int
@@ -320,7 +330,7 @@ type countEnd struct {
 // blames reports whether a failure says anything of the replica: that an engine
 // does not take a prompt says that of the prompt.
 func (c *countEnd) blames() bool {
-	return !errors.Is(c.err, errCountMoved) && c.status != http.StatusBadRequest && c.status != http.StatusUnprocessableEntity
+	return c.sent && c.status != http.StatusBadRequest && c.status != http.StatusUnprocessableEntity
 }
 
 // settleCount writes the outcome of a count. It is owed, but nobody waits for it
@@ -338,7 +348,7 @@ func (x *exchange) settleCount(ctx context.Context, d *audit.Record, res *fleet.
 	x.nameParties(rec)
 	if c.err != nil {
 		rec.Status = audit.StatusError
-		if errors.Is(c.err, errCountMoved) {
+		if !c.sent {
 			rec.Status = audit.StatusNotForwarded
 		}
 		rec.Outcome.Status = rec.Status

@@ -295,6 +295,95 @@ func TestNothingIsCountedThatCouldNotBeWrittenDown(t *testing.T) {
 	}
 }
 
+// impatience is a context that is found to have ended only once it is waited for.
+type impatience struct {
+	context.Context
+	looked atomic.Bool
+}
+
+func (g *impatience) Done() <-chan struct{} {
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}
+
+func (g *impatience) Err() error {
+	if g.looked.CompareAndSwap(false, true) {
+		return nil
+	}
+	return context.DeadlineExceeded
+}
+
+// A record of a count that is durable too late has its outcome all the same: that
+// nothing was forwarded.
+func TestACountThatIsWrittenDownTooLateIsNotForwarded(t *testing.T) {
+	w := inWorld(t)
+	for claim, c := range map[string]struct {
+		append func(ctx context.Context, r *audit.Record) (audit.Position, error)
+		reason string
+	}{
+		"durable once nobody waits": {func(ctx context.Context, r *audit.Record) (audit.Position, error) {
+			return w.log.Append(&impatience{Context: ctx}, r)
+		}, "audit_timeout"},
+		"acknowledged as the time for it ends": {func(ctx context.Context, r *audit.Record) (audit.Position, error) {
+			at, err := w.log.Append(ctx, r)
+			<-ctx.Done()
+			return at, err
+		}, countUnlogged},
+	} {
+		s := serve(t, withoutTokenizer, func(cfg *Config) {
+			cfg.CountTimeout = 500 * time.Millisecond
+			cfg.Log = appendFunc(func(ctx context.Context, r *audit.Record) (audit.Position, error) {
+				if r.Reason == reasonCount {
+					return c.append(ctx, r)
+				}
+				return w.log.Append(ctx, r)
+			})
+		})
+		mark := s.newMark()
+		a := s.post("acme", chat(mark))
+		s.want(a, http.StatusOK, "")
+		if d, _ := s.lone(a); d.Request.PromptBasis != basisEstimate || d.Request.PromptWhy[1] != countUnlogged {
+			t.Errorf("%s: counted by %s, %v", claim, d.Request.PromptBasis, d.Request.PromptWhy)
+		}
+		if got := s.engine.counted(mark); len(got) != 0 {
+			t.Errorf("%s: the engines got %+v", claim, got)
+		}
+		decision, outcome := s.countOf(a)
+		if decision.Status != audit.StatusAllowed || outcome.Status != audit.StatusNotForwarded || outcome.Reason != c.reason {
+			t.Errorf("%s: %s ended as %s, %s", claim, decision.Status, outcome.Status, outcome.Reason)
+		}
+	}
+}
+
+// countOf is the only count of a request, with its only outcome, whoever wrote
+// that.
+func (s *service) countOf(a answer) (decision, outcome *audit.Record) {
+	s.tb.Helper()
+	eventually(s.tb, "the outcome of the count", func() bool {
+		decision, outcome = nil, nil
+		for e, err := range tlog.Read(s.logDir, 0) {
+			if err != nil {
+				s.tb.Fatal(err)
+			}
+			switch r := tlogtest.Decode(s.tb, e); {
+			case r.Kind == audit.KindDecision && r.Parent == a.id():
+				if decision != nil {
+					s.tb.Fatal("two counts")
+				}
+				decision = r
+			case r.Kind == audit.KindOutcome && decision != nil && r.ID == decision.ID:
+				if outcome != nil {
+					s.tb.Fatalf("two outcomes: %s, %s", outcome.Status, r.Status)
+				}
+				outcome = r
+			}
+		}
+		return outcome != nil
+	})
+	return decision, outcome
+}
+
 func TestNothingIsCountedForATokenRevokedMeanwhile(t *testing.T) {
 	w := inWorld(t)
 	var revoked atomic.Bool
