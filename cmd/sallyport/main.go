@@ -1,8 +1,8 @@
 // Command sallyport is the gateway, the relay that stands beside each engine, a
 // stand-in engine, and the tools around them, in one binary.
 //
-// Start at `sallyport demo`. wire.go builds a gateway and a relay from their
-// configuration, each in one visible function.
+// Start at `sallyport demo`. wire.go builds a gateway from its configuration, in
+// the order of one visible function; wire_relay.go builds a relay.
 package main
 
 import (
