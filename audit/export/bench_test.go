@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sallyport-ai/sallyport/audit/export/exporttest"
 	"github.com/sallyport-ai/sallyport/audit/export/sink"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
@@ -78,13 +79,13 @@ func BenchmarkExport(b *testing.B) {
 		}
 		b.Run(kind.Name+"/"+c.Format, func(b *testing.B) {
 			if c.To.RELP != nil || c.To.Syslog != nil {
-				a := newAuthority(b)
-				a.leaf("server")
-				a.leaf("client.lab")
-				r := newRsyslog(b, a)
-				r.start()
+				a := exporttest.NewAuthority(b)
+				a.Leaf("server")
+				a.Leaf("client.lab")
+				r := exporttest.NewRsyslog(b, a)
+				r.Start()
 				format := c.Format
-				c = r.sinkOf(kind.Name, a)
+				c = rsyslogSink(kind.Name, r, a)
 				c.Format = format
 			}
 			for i := 0; b.Loop(); i++ {

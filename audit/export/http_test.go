@@ -3,6 +3,7 @@ package export
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sallyport-ai/sallyport/audit/export/exporttest"
 	"github.com/sallyport-ai/sallyport/audit/export/sink"
 )
 
@@ -49,7 +51,7 @@ func newReceiver(t *testing.T, serve func(r *receiver, call int, w http.Response
 	t.Cleanup(r.Close)
 	dir := t.TempDir()
 	r.caFile, r.tokenFile = filepath.Join(dir, "ca.pem"), filepath.Join(dir, "token")
-	ca := newPEM(r.Certificate().Raw)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.Certificate().Raw})
 	for name, text := range map[string][]byte{r.caFile: ca, r.tokenFile: []byte("s3cret\n")} {
 		if err := os.WriteFile(name, text, 0o600); err != nil {
 			t.Fatal(err)
@@ -258,9 +260,9 @@ func TestCredentialsOfAReceiverAreReadAgainAndNeverGiveUpRecords(t *testing.T) {
 }
 
 func TestAReceiverThatIsNotWhoItShouldBeGetsNothing(t *testing.T) {
-	r, other := otlpReceiver(t), newAuthority(t)
+	r, other := otlpReceiver(t), exporttest.NewAuthority(t)
 	w := newWorld(t)
-	c := SinkConfig{Name: "otlp", To: sink.Config{OTLP: &sink.OTLPConfig{URL: r.URL, TokenFile: r.tokenFile, TLS: sink.TLSConfig{CAFile: other.caFile}}}}
+	c := SinkConfig{Name: "otlp", To: sink.Config{OTLP: &sink.OTLPConfig{URL: r.URL, TokenFile: r.tokenFile, TLS: sink.TLSConfig{CAFile: other.CAFile}}}}
 	x, stop := w.start(nil, c)
 	w.until("it failed", func() bool { return x.Status()[0].Errors > 1 })
 	stop()

@@ -1,98 +1,37 @@
 package export
 
 import (
-	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/sallyport-ai/sallyport/audit/export/exporttest"
 	"github.com/sallyport-ai/sallyport/audit/export/sink"
 )
 
-// kafka is a broker that keeps its records over restarts.
-type kafka struct {
-	t    *testing.T
-	opts []kfake.Opt
-	*kfake.Cluster
-}
-
-// newKafka starts one, and returns how a sink reaches it.
-func newKafka(t *testing.T, a *authority) (*kafka, *sink.KafkaConfig) {
+// consumed returns the indexes of n records of the topic.
+func consumed(t *testing.T, k *exporttest.Kafka, n int) (indexes []uint64) {
 	t.Helper()
-	a.leaf("kafka")
-	own, err := tls.LoadX509KeyPair(filepath.Join(a.dir, "kafka.pem"), filepath.Join(a.dir, "kafka.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := &kafka{t: t, opts: []kfake.Opt{
-		kfake.NumBrokers(1), kfake.Ports(freePort(t)), kfake.SeedTopics(1, "audit"), kfake.DataDir(t.TempDir()), kfake.SyncWrites(),
-		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{own}}), kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-512", "sallyport", "s3cret"),
-	}}
-	k.start()
-	t.Cleanup(func() { k.Close() })
-	password := filepath.Join(t.TempDir(), "password")
-	if err := writeFile(password, "s3cret\n"); err != nil {
-		t.Fatal(err)
-	}
-	return k, &sink.KafkaConfig{
-		Brokers: k.ListenAddrs(), Topic: "audit", Username: "sallyport", PasswordFile: password, TLS: sink.TLSConfig{CAFile: a.caFile},
-	}
-}
-
-func (k *kafka) start() {
-	k.t.Helper()
-	var err error
-	if k.Cluster, err = kfake.NewCluster(k.opts...); err != nil {
-		k.t.Fatal(err)
-	}
-}
-
-// consumed reads the topic from its beginning until n records have come.
-func (k *kafka) consumed(c *sink.KafkaConfig, n int) (indexes []uint64) {
-	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), 30*time.Second)
-	defer cancel()
-	client, err := kgo.NewClient(append(sink.KafkaOptions(c), kgo.ConsumeTopics("audit"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	defer client.Close()
-	for len(indexes) < n {
-		fetches := client.PollFetches(ctx)
-		if err := ctx.Err(); err != nil {
-			k.t.Fatalf("%d of %d records consumed: %v", len(indexes), n, err)
+	for _, m := range k.Consume(n) {
+		i, err := strconv.ParseUint(m.Header["index"], 10, 64)
+		if err != nil || string(m.Key) != origin || m.Header["id"] != fmt.Sprintf("%s/%d", origin, i) {
+			t.Errorf("key %q, headers %v", m.Key, m.Header)
 		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			header := make(map[string]string)
-			for _, h := range r.Headers {
-				header[h.Key] = string(h.Value)
-			}
-			if header["kind"] == "anchor" {
-				return
-			}
-			i, err := strconv.ParseUint(header["index"], 10, 64)
-			if err != nil || string(r.Key) != origin || header["id"] != fmt.Sprintf("%s/%d", origin, i) {
-				k.t.Errorf("key %q, headers %v", r.Key, header)
-			}
-			indexes = append(indexes, i)
-		})
+		indexes = append(indexes, i)
 	}
 	return indexes
 }
 
 func TestKafkaHoldsEveryRecordOnceOverLostAnswersAndABrokersRestart(t *testing.T) {
-	k, config := newKafka(t, newAuthority(t))
+	k := exporttest.NewKafka(t, exporttest.NewAuthority(t))
 	w := newWorld(t)
-	x, stop := w.start(func(x *Exporter) { small(&x.followers[0].kind) }, SinkConfig{Name: "kafka", To: sink.Config{Kafka: config}})
+	x, stop := w.start(func(x *Exporter) { small(&x.followers[0].kind) }, SinkConfig{Name: "kafka", To: sink.Config{Kafka: k.Config}})
 	w.append(100)
 	w.caughtUp(x)
 	// Written, and answered as if not: the producer sends again, and the broker
@@ -105,18 +44,18 @@ func TestKafkaHoldsEveryRecordOnceOverLostAnswersAndABrokersRestart(t *testing.T
 	}
 	k.Close()
 	w.append(50)
-	k.start()
+	k.Start()
 	w.append(50)
 	w.caughtUp(x)
 	stop()
-	contiguous(t, k.consumed(config, len(w.leaves())), len(w.leaves()))
+	contiguous(t, consumed(t, k, len(w.leaves())), len(w.leaves()))
 	if s := x.Status()[0]; s.Dead != 0 || s.Sent != uint64(len(w.leaves())) {
 		t.Errorf("status %+v", s)
 	}
 }
 
 func TestARecordThatABrokerFindsTooLargeIsPutAside(t *testing.T) {
-	k, config := newKafka(t, newAuthority(t))
+	k := exporttest.NewKafka(t, exporttest.NewAuthority(t))
 	w := newWorld(t)
 	big := decision(1)
 	for range 150 {
@@ -132,7 +71,7 @@ func TestARecordThatABrokerFindsTooLargeIsPutAside(t *testing.T) {
 	k.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.MessageTooLarge, Count: -1, When: func(r kmsg.Request) bool {
 		return len(r.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records) > 4<<10
 	}})
-	x, stop := w.start(func(x *Exporter) { x.followers[0].kind.Batch = 4 << 10 }, SinkConfig{Name: "kafka", To: sink.Config{Kafka: config}})
+	x, stop := w.start(func(x *Exporter) { x.followers[0].kind.Batch = 4 << 10 }, SinkConfig{Name: "kafka", To: sink.Config{Kafka: k.Config}})
 	w.caughtUp(x)
 	stop()
 	if s := x.Status()[0]; s.Dead != 1 {
@@ -141,9 +80,9 @@ func TestARecordThatABrokerFindsTooLargeIsPutAside(t *testing.T) {
 }
 
 func TestASinkStopsSoonAlthoughItsBrokerIsGone(t *testing.T) {
-	k, config := newKafka(t, newAuthority(t))
+	k := exporttest.NewKafka(t, exporttest.NewAuthority(t))
 	w := newWorld(t)
-	x, stop := w.start(nil, SinkConfig{Name: "kafka", To: sink.Config{Kafka: config}})
+	x, stop := w.start(nil, SinkConfig{Name: "kafka", To: sink.Config{Kafka: k.Config}})
 	w.append(20)
 	w.caughtUp(x)
 	k.Close()
@@ -157,5 +96,5 @@ func TestASinkStopsSoonAlthoughItsBrokerIsGone(t *testing.T) {
 		t.Error("still running")
 		<-stopped
 	}
-	k.start() // for the cleanup
+	k.Start() // for the cleanup
 }

@@ -3,6 +3,7 @@ package export
 import (
 	"bytes"
 	"net"
+	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -33,7 +34,7 @@ func TestAnExporterThatWasStoppedLeavesNoGoroutine(t *testing.T) {
 	}
 	defer silent.Close()
 	token := filepath.Join(t.TempDir(), "token")
-	if err := writeFile(token, "s3cret"); err != nil {
+	if err := os.WriteFile(token, []byte("s3cret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	hec := func(name, address string) SinkConfig {

@@ -1,7 +1,6 @@
 package export
 
 import (
-	"bytes"
 	"net"
 	"os"
 	"regexp"
@@ -12,37 +11,17 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/export/exporttest"
 	"github.com/sallyport-ai/sallyport/audit/export/sink"
 )
 
-// got returns the indexes of the records that rsyslog has written, in order,
-// and how many of them were marked as repetitions.
-func (r *rsyslog) got() (indexes []uint64, marked int) {
-	b, err := os.ReadFile(r.out)
-	if err != nil {
-		return nil, 0
-	}
-	for l := range bytes.Lines(b) {
-		m := regexp.MustCompile(` index="(\d+)"( replayed="true")?\] +\{"v":1,`).FindSubmatch(l)
-		if m == nil || l[len(l)-1] != '\n' {
-			continue // an anchor, or cut off when it was killed
-		}
-		i, _ := strconv.ParseUint(string(m[1]), 10, 64)
-		indexes = append(indexes, i)
-		if len(m[2]) > 0 {
-			marked++
-		}
-	}
-	return indexes, marked
-}
-
-func (r *rsyslog) sinkOf(kind string, a *authority) SinkConfig {
+func rsyslogSink(kind string, r *exporttest.Rsyslog, a *exporttest.Authority) SinkConfig {
 	c := SinkConfig{Name: kind}
 	switch kind {
 	case "syslog":
-		c.To.Syslog = &sink.SyslogConfig{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(r.tcp)), TLS: a.client("client.lab")}
+		c.To.Syslog = &sink.SyslogConfig{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(r.TCP)), TLS: a.Client("client.lab")}
 	case "relp":
-		c.To.RELP = &sink.RELPConfig{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(r.relp)), TLS: a.client("client.lab")}
+		c.To.RELP = &sink.RELPConfig{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(r.RELP)), TLS: a.Client("client.lab")}
 	}
 	return c
 }
@@ -50,29 +29,29 @@ func (r *rsyslog) sinkOf(kind string, a *authority) SinkConfig {
 func TestRsyslogGetsEveryRecordOverKillsAndRestarts(t *testing.T) {
 	for _, kind := range []string{"relp", "syslog"} {
 		t.Run(kind, func(t *testing.T) {
-			a := newAuthority(t)
-			a.leaf("server")
-			a.leaf("client.lab")
-			r := newRsyslog(t, a)
+			a := exporttest.NewAuthority(t)
+			a.Leaf("server")
+			a.Leaf("client.lab")
+			r := exporttest.NewRsyslog(t, a)
 			w := newWorld(t)
-			r.start()
-			x, stop := w.start(nil, r.sinkOf(kind, a))
+			r.Start()
+			x, stop := w.start(nil, rsyslogSink(kind, r, a))
 			for round := range 4 {
 				w.append(300)
 				if round%2 == 0 {
-					w.until("some have come", func() bool { got, _ := r.got(); return len(got) > round*300 })
+					w.until("some have come", func() bool { got, _ := r.Got(); return len(got) > round*300 })
 				} else {
 					w.until("all have been written", func() bool { return x.Status()[0].Lag == 0 })
 				}
-				r.kill()
+				r.Kill()
 				w.append(100) // while it is away
-				r.start()
+				r.Start()
 			}
 			w.append(1)
 			all := len(w.leaves())
-			w.until("nothing is missing", func() bool { got, _ := r.got(); return len(firsts(got)) >= all })
+			w.until("nothing is missing", func() bool { got, _ := r.Got(); return len(firsts(got)) >= all })
 			stop()
-			got, marked := r.got()
+			got, marked := r.Got()
 			contiguous(t, sorted(firsts(got)), len(w.leaves()))
 			s := x.Status()[0]
 			t.Logf("%d records, %d lines, %d marked as repeated, %d counted as repeated, %d failures", all, len(got), marked, s.Replayed, s.Errors)
@@ -96,19 +75,19 @@ func sorted(s []uint64) []uint64 {
 }
 
 func TestRsyslogReadsTheFieldsOfTheHeader(t *testing.T) {
-	a := newAuthority(t)
-	a.leaf("server")
-	a.leaf("client.lab")
-	r := newRsyslog(t, a)
-	r.start()
+	a := exporttest.NewAuthority(t)
+	a.Leaf("server")
+	a.Leaf("client.lab")
+	r := exporttest.NewRsyslog(t, a)
+	r.Start()
 	w := newWorld(t)
 	if _, err := w.log.Append(t.Context(), &audit.Record{Kind: audit.KindAdmin, ID: "x", Detail: "line1\nline2 \"]\\ \u00fc"}); err != nil {
 		t.Fatal(err)
 	}
-	w.start(nil, r.sinkOf("syslog", a), r.sinkOf("relp", a))
+	w.start(nil, rsyslogSink("syslog", r, a), rsyslogSink("relp", r, a))
 	var text string
 	w.until("both have come", func() bool {
-		b, err := os.ReadFile(r.out)
+		b, err := os.ReadFile(r.Out)
 		text = string(b)
 		return err == nil && strings.Count(text, `line1\nline2`) == 2
 	})
@@ -121,24 +100,24 @@ func TestRsyslogReadsTheFieldsOfTheHeader(t *testing.T) {
 // With TLS 1.3 a client is refused after its handshake has succeeded: who does
 // not look writes into nothing.
 func TestAReceiverThatRefusesOurCertificateIsSeen(t *testing.T) {
-	a := newAuthority(t)
-	a.leaf("server")
-	a.leaf("client.lab")
-	a.leaf("stranger.lab")
-	r := newRsyslog(t, a)
-	r.start()
+	a := exporttest.NewAuthority(t)
+	a.Leaf("server")
+	a.Leaf("client.lab")
+	a.Leaf("stranger.lab")
+	r := exporttest.NewRsyslog(t, a)
+	r.Start()
 	w := newWorld(t)
 	for name, config := range map[string]sink.TLSConfig{
-		"no certificate":      {CAFile: a.caFile},
-		"another's":           a.client("stranger.lab"),
-		"of another receiver": {CAFile: a.caFile, ServerName: "elsewhere.lab"},
+		"no certificate":      {CAFile: a.CAFile},
+		"another's":           a.Client("stranger.lab"),
+		"of another receiver": {CAFile: a.CAFile, ServerName: "elsewhere.lab"},
 	} {
 		for _, kind := range []string{"syslog", "relp"} {
 			if kind == "syslog" && name == "another's" {
 				continue // whom its syslog listener lets in is not for us to test
 			}
 			t.Run(kind+" "+name, func(t *testing.T) {
-				c := r.sinkOf(kind, a)
+				c := rsyslogSink(kind, r, a)
 				c.Name = kind + strconv.Itoa(len(name))
 				if c.To.Syslog != nil {
 					c.To.Syslog.TLS = config
@@ -160,7 +139,7 @@ func TestAReceiverThatRefusesOurCertificateIsSeen(t *testing.T) {
 		}
 	}
 	time.Sleep(50 * time.Millisecond) // what it wrote, it wrote by now
-	if got, _ := r.got(); len(got) != 0 {
+	if got, _ := r.Got(); len(got) != 0 {
 		t.Errorf("%d records arrived", len(got))
 	}
 }
