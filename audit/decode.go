@@ -45,7 +45,7 @@ type exact struct {
 func (d *exact) record() *Record {
 	r := new(Record)
 	r.V = d.num(`{"v":`)
-	r.Kind = Kind(d.text(`,"kind":`))
+	r.Kind = kindOf(d.text(`,"kind":`))
 	r.ID = d.text(`,"id":`)
 	r.Parent = d.optText(`,"parent":`)
 	r.Log.Origin = d.text(`,"log":{"origin":`)
@@ -75,6 +75,16 @@ func (d *exact) record() *Record {
 	r.Event = d.raw(`,"event":`)
 	d.must(`}`)
 	return r
+}
+
+// kindOf spares that a kind keeps its leaf in memory.
+func kindOf(s string) Kind {
+	for _, k := range Kinds {
+		if s == string(k) {
+			return k
+		}
+	}
+	return Kind(s)
 }
 
 func (d *exact) gateway() *Gateway {

@@ -71,6 +71,10 @@ func (d *Draft) AppendLeaf(dst []byte, seq uint64, t Time) []byte {
 	return append(dst, d.text[d.time:]...)
 }
 
+// AppendText adds s to dst as a JSON string, as a leaf has it: control
+// characters, quotes, U+2028 and U+2029 escaped, what is not UTF-8 replaced.
+func AppendText[S ~string](dst []byte, s S) []byte { return appendQuoted(dst, string(s)) }
+
 // appendHead adds a record up to its sequence number.
 func appendHead(b []byte, r *Record) []byte {
 	b = num(b, `{"v":`, r.V)
@@ -94,9 +98,16 @@ func appendTime(b []byte, t Time) []byte {
 	return num(b, `,"mono_ns":`, t.MonoNS)
 }
 
-// appendBody adds what comes after the time.
-func appendBody(b []byte, r *Record) (_ []byte, err error) {
-	b = append(b, '}')
+// appendBody adds what comes after the numbers of the time.
+func appendBody(b []byte, r *Record) ([]byte, error) {
+	b, err := AppendFields(append(b, '}'), r)
+	return append(b, '}'), err
+}
+
+// AppendFields adds to dst what of a leaf comes after its time, in the same
+// form: each field with a comma before it. So another form of a record can hold
+// the same fields.
+func AppendFields(b []byte, r *Record) (_ []byte, err error) {
 	b = appendGateway(b, r.Gateway)
 	b = appendCaller(b, r.Caller)
 	b = appendPolicy(b, r.Policy)
@@ -121,7 +132,7 @@ func appendBody(b []byte, r *Record) (_ []byte, err error) {
 	if b, err = raw(b, `,"event":`, r.Event); err != nil {
 		return b, fmt.Errorf("event: %w", err)
 	}
-	return append(b, '}'), nil
+	return b, nil
 }
 
 func appendGateway(b []byte, g *Gateway) []byte {

@@ -1,32 +1,33 @@
 package format
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
 )
 
 // ECS, the Elastic Common Schema, with nested objects. What has no field there
-// is under sallyport; see [details].
+// is under sallyport; see appendDetails.
 const ecsVersion = "9.0.0"
 
 type ecs struct {
-	Timestamp    string         `json:"@timestamp"`
-	ECS          ecsMeta        `json:"ecs"`
-	Message      string         `json:"message"`
-	Event        ecsEventFields `json:"event"`
-	Observer     ecsObserver    `json:"observer"`
-	Organization *ecsID         `json:"organization,omitempty"`
-	User         *ecsUser       `json:"user,omitempty"`
-	Source       *ecsEndpoint   `json:"source,omitempty"`
-	Destination  *ecsEndpoint   `json:"destination,omitempty"`
-	Rule         *ecsRule       `json:"rule,omitempty"`
-	HTTP         *ecsHTTP       `json:"http,omitempty"`
-	GenAI        *ecsGenAI      `json:"gen_ai,omitempty"`
-	Error        *ecsError      `json:"error,omitempty"`
-	Sallyport    any            `json:"sallyport"`
-	Tags         []string       `json:"tags,omitempty"`
-	Log          ecsLog         `json:"log"`
+	Timestamp    string          `json:"@timestamp"`
+	ECS          ecsMeta         `json:"ecs"`
+	Message      string          `json:"message"`
+	Event        ecsEventFields  `json:"event"`
+	Observer     ecsObserver     `json:"observer"`
+	Organization *ecsID          `json:"organization,omitempty"`
+	User         *ecsUser        `json:"user,omitempty"`
+	Source       *ecsEndpoint    `json:"source,omitempty"`
+	Destination  *ecsEndpoint    `json:"destination,omitempty"`
+	Rule         *ecsRule        `json:"rule,omitempty"`
+	HTTP         *ecsHTTP        `json:"http,omitempty"`
+	GenAI        *ecsGenAI       `json:"gen_ai,omitempty"`
+	Error        *ecsError       `json:"error,omitempty"`
+	Sallyport    json.RawMessage `json:"sallyport"`
+	Tags         []string        `json:"tags,omitempty"`
+	Log          ecsLog          `json:"log"`
 }
 
 type ecsMeta struct {
@@ -106,13 +107,17 @@ type ecsError struct {
 
 func ecsEvent(e *Event, c cut) ([]byte, error) {
 	r, v := e.Record, e.verdict()
+	details, err := appendDetails(make([]byte, 0, 2048), e, c)
+	if err != nil {
+		return nil, err
+	}
 	o := ecs{
 		Timestamp: e.Time().Format(time.RFC3339Nano), Message: e.summary(), Observer: ecsObserver{Version: e.build()},
 		Event: ecsEventFields{
 			Category: []string{"api", "network"}, Type: []string{"access"}, Outcome: "success", Action: string(r.Kind),
 			ID: e.UID(), Sequence: e.Index, Hash: e.Hash.String(), Severity: e.Severity(), Reason: r.Reason,
 		},
-		Sallyport: e.details(c), Log: ecsLog{Logger: r.Log.Origin},
+		Sallyport: details, Log: ecsLog{Logger: r.Log.Origin},
 	}
 	switch {
 	case v.allowed:
@@ -135,7 +140,7 @@ func ecsEvent(e *Event, c cut) ([]byte, error) {
 		o.Tags = []string{"truncated"}
 	}
 	o.parties(e)
-	return o.write()
+	return o.write(), nil
 }
 
 // parties fills in who asked, of whom and for what.
@@ -172,11 +177,12 @@ func (o *ecs) parties(e *Event) {
 	}
 }
 
-func (o *ecs) write() ([]byte, error) {
+// write fills in what is the same for every event.
+func (o *ecs) write() []byte {
 	o.ECS.Version = ecsVersion
 	o.Event.Kind, o.Event.Module, o.Event.Dataset, o.Event.Provider = "event", "sallyport", "sallyport.audit", "sallyport"
 	o.Observer.Product, o.Observer.Type = "Sallyport", "gateway"
-	return encode(o)
+	return o.append(make([]byte, 0, 4096))
 }
 
 func ecsAnchor(a *Anchor) ([]byte, error) {
@@ -186,7 +192,7 @@ func ecsAnchor(a *Anchor) ([]byte, error) {
 			Category: []string{"configuration"}, Type: []string{"info"}, Outcome: "success", Action: "anchor",
 			ID: a.UID(), Sequence: a.Next, Severity: 1,
 		},
-		Sallyport: a.fields(), Log: ecsLog{Logger: a.Origin},
+		Sallyport: appendAnchor(nil, a), Log: ecsLog{Logger: a.Origin},
 	}
-	return o.write()
+	return o.write(), nil
 }

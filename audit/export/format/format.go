@@ -24,7 +24,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	jsonv1 "github.com/go-json-experiment/json/v1"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/sallyport-ai/sallyport/audit"
@@ -54,25 +53,23 @@ func LeafHash(leaf []byte) tlog.Hash { return tlog.RecordHash(leaf) }
 // NewEvent decodes a leaf, but for what no format writes: the policy input and
 // the candidates of a placement are left out of the event's record.
 func NewEvent(index uint64, leaf []byte) (*Event, error) {
-	e := &Event{Index: index, Leaf: leaf, Hash: LeafHash(leaf), Record: new(audit.Record)}
-	if err := json.Unmarshal(leaf, e.Record, reading); err != nil {
-		return nil, fmt.Errorf("decode record %d: %w", index, err)
+	r, ok := audit.DecodeExact(leaf)
+	if !ok {
+		r = new(audit.Record)
+		if err := json.Unmarshal(leaf, r, lenient); err != nil {
+			return nil, fmt.Errorf("decode record %d: %w", index, err)
+		}
 	}
-	e.Record.Input = nil
-	return e, nil
+	r.Input = nil
+	if r.Placement != nil {
+		r.Placement.Candidates = nil
+	}
+	return &Event{Index: index, Leaf: leaf, Hash: LeafHash(leaf), Record: r}, nil
 }
 
-// reading skips the candidates, which are most of a record. Duplicate names and
-// invalid UTF-8 are for the log not to take; what it holds goes out.
-var reading = json.JoinOptions(
-	jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true),
-	json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, _ *[]audit.Candidate) error { return dec.SkipValue() })),
-)
-
-// encode writes as the standard library does, several times faster.
-func encode(v any) ([]byte, error) { return json.Marshal(v, writing) }
-
-var writing = json.JoinOptions(jsonv1.OmitEmptyWithLegacySemantics(true), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), json.Deterministic(true), json.FormatNilSliceAsNull(true))
+// lenient takes duplicate names and invalid UTF-8: they are for the log not to
+// take, and what it holds goes out.
+var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 
 // Anchor closes a batch: it says what the batch held and what the log's signed
 // head was then. A receiver that keeps anchors holds what the log cannot take

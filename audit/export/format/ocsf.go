@@ -12,7 +12,7 @@ import (
 
 // OCSF, https://schema.ocsf.io: class API Activity (6003), with the profiles
 // ai_operation, record_integrity and security_control. What has no attribute
-// there is under unmapped.sallyport; see [details].
+// there is under unmapped.sallyport; see appendDetails.
 const (
 	ocsfVersion  = "1.9.0"
 	ocsfClass    = 6003
@@ -35,7 +35,6 @@ type ocsf struct {
 	StatusID      int               `json:"status_id"`
 	Status        string            `json:"status"`
 	StatusCode    string            `json:"status_code,omitempty"`
-	StatusDetail  string            `json:"status_detail,omitempty"`
 	ActionID      int               `json:"action_id"`
 	Action        string            `json:"action"`
 	DispositionID int               `json:"disposition_id"`
@@ -54,7 +53,11 @@ type ocsf struct {
 	RawData       string            `json:"raw_data,omitempty"`
 	RawSize       int               `json:"raw_data_size,omitempty"`
 	RawHash       *ocsfFingerprint  `json:"raw_data_hash,omitempty"`
-	Unmapped      map[string]any    `json:"unmapped"`
+	Unmapped      ocsfUnmapped      `json:"unmapped"`
+}
+
+type ocsfUnmapped struct {
+	Sallyport json.RawMessage `json:"sallyport"`
 }
 
 type ocsfMetadata struct {
@@ -114,16 +117,14 @@ type ocsfAuthorization struct {
 }
 
 type ocsfPolicy struct {
-	Name      string          `json:"name"`
-	UID       string          `json:"uid,omitempty"`
-	Version   string          `json:"version,omitempty"`
-	IsApplied bool            `json:"is_applied"`
-	Data      json.RawMessage `json:"data,omitempty"`
+	Name      string `json:"name"`
+	UID       string `json:"uid,omitempty"`
+	Version   string `json:"version,omitempty"`
+	IsApplied bool   `json:"is_applied"`
 }
 
 type ocsfAPI struct {
 	Operation string        `json:"operation"`
-	Version   string        `json:"version,omitempty"`
 	Service   ocsfEntity    `json:"service"`
 	Request   ocsfRequest   `json:"request"`
 	Response  *ocsfResponse `json:"response,omitempty"`
@@ -203,6 +204,10 @@ var (
 
 func ocsfEvent(e *Event, c cut) ([]byte, error) {
 	r := e.Record
+	details, err := appendDetails(make([]byte, 0, 2048), e, c)
+	if err != nil {
+		return nil, err
+	}
 	id, name := ocsfActivity(r)
 	o := ocsf{
 		ActivityID: id, ActivityName: name,
@@ -213,7 +218,7 @@ func ocsfEvent(e *Event, c cut) ([]byte, error) {
 			LoggedTime: r.Time.Wall / 1000, Sequence: e.Index, Product: ocsfProduct{Version: e.build()},
 		},
 		API:      ocsfAPI{Operation: "sallyport." + string(r.Kind), Request: ocsfRequest{UID: r.ID}},
-		Unmapped: map[string]any{"sallyport": e.details(c)},
+		Unmapped: ocsfUnmapped{details},
 	}
 	o.judge(e.verdict(), r)
 	o.actors(e)
@@ -233,7 +238,7 @@ func ocsfEvent(e *Event, c cut) ([]byte, error) {
 			o.RawData = string(e.Leaf)
 		}
 	}
-	return o.write()
+	return o.write(), nil
 }
 
 // ocsfActivity is what was done, of create, read, update, delete and other.
@@ -347,7 +352,8 @@ func (o *ocsf) places(e *Event) {
 	}
 }
 
-func (o *ocsf) write() ([]byte, error) {
+// write fills in what is the same for every event.
+func (o *ocsf) write() []byte {
 	o.CategoryUID, o.CategoryName, o.ClassUID, o.ClassName = ocsfCategory, "Application Activity", ocsfClass, "API Activity"
 	o.TypeUID, o.TypeName = ocsfClass*100+o.ActivityID, "API Activity: "+o.ActivityName
 	if o.ActivityID == 99 {
@@ -357,7 +363,7 @@ func (o *ocsf) write() ([]byte, error) {
 	m := &o.Metadata
 	m.Version, m.LogProvider, m.Profiles = ocsfVersion, "sallyport", []string{"ai_operation", "record_integrity", "security_control"}
 	m.Product.Name, m.Product.VendorName = "Sallyport", "Sallyport"
-	return encode(o)
+	return o.append(make([]byte, 0, 4096))
 }
 
 func ocsfAnchor(a *Anchor) ([]byte, error) {
@@ -372,7 +378,7 @@ func ocsfAnchor(a *Anchor) ([]byte, error) {
 		Actor:       ocsfActor{AppName: "sallyport"},
 		API:         ocsfAPI{Operation: "sallyport.anchor", Request: ocsfRequest{UID: a.UID()}, Service: ocsfEntity{Name: "sallyport"}},
 		SrcEndpoint: ocsfEndpoint{Name: "sallyport"},
-		Unmapped:    map[string]any{"sallyport": a.fields()},
+		Unmapped:    ocsfUnmapped{appendAnchor(nil, a)},
 	}
-	return o.write()
+	return o.write(), nil
 }
