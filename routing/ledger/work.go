@@ -1,8 +1,6 @@
 package ledger
 
 import (
-	"slices"
-
 	"github.com/sallyport-ai/sallyport/routing"
 )
 
@@ -41,16 +39,33 @@ func (w *Work) Dispatch(tokens int64) uint64 {
 	if w.sent == nil {
 		w.sent = make(map[uint64]int64)
 	}
-	n := w.counter + 1
-	if k := len(w.unused); k > 0 {
-		n, w.unused = w.unused[k-1], w.unused[:k-1]
-	} else {
-		w.counter = n
-	}
+	n := w.next()
 	w.sent[n] = tokens
 	w.tokens += tokens
 	return n
 }
+
+// next is a number that was given back, so that the relay does not wait for it,
+// or else a new one. A relay that has waited too long for a number may go on
+// without it, and would take it for seen before it comes: it is given no more.
+func (w *Work) next() uint64 {
+	for k := len(w.unused); k > 0; k = len(w.unused) {
+		n := w.unused[k-1]
+		w.unused = w.unused[:k-1]
+		if !w.passable(n) {
+			return n
+		}
+	}
+	w.counter++
+	return w.counter
+}
+
+// MaxBeyond is how many numbers a relay names one by one beyond those that it has
+// seen without a gap. It may pass over the gap once there are more.
+const MaxBeyond = 256
+
+// passable reports whether the relay may have passed over n without seeing it.
+func (w *Work) passable(n uint64) bool { return w.counter-n > MaxBeyond }
 
 // Seen says that what was told, or what is known otherwise, covers request n.
 func (w *Work) Seen(n uint64) {
@@ -61,17 +76,26 @@ func (w *Work) Seen(n uint64) {
 }
 
 // Acknowledged says that what was told covers all requests up to a number, and
-// those beyond.
+// those beyond. A request that the relay may only have passed over counts as unseen
+// until it is known otherwise: too much work is on the books then, never too
+// little.
 func (w *Work) Acknowledged(upTo uint64, beyond []uint64) {
+	for _, n := range beyond {
+		w.Seen(n)
+	}
 	for n := range w.sent {
-		if n <= upTo || slices.Contains(beyond, n) {
+		if n <= upTo && !w.passable(n) {
 			w.Seen(n)
 		}
 	}
 }
 
 // Unused gives back the number of a request that was never sent.
-func (w *Work) Unused(n uint64) { w.unused = append(w.unused, n) }
+func (w *Work) Unused(n uint64) {
+	if !w.passable(n) {
+		w.unused = append(w.unused, n)
+	}
+}
 
 // Unseen is how many requests were sent that are not seen, and their tokens.
 func (w *Work) Unseen() (requests int, tokens int64) { return len(w.sent), w.tokens }

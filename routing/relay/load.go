@@ -10,10 +10,6 @@ import (
 	"github.com/sallyport-ai/sallyport/routing/ticket"
 )
 
-// beyondLimit bounds the counters that an Ack names one by one. A ticket that
-// never arrived would otherwise hold back the contiguous counter for ever.
-const beyondLimit = 256
-
 // gatewayLog names a gateway: many processes may share a SPIFFE ID, but not a
 // log.
 type gatewayLog struct{ peer, log string }
@@ -195,7 +191,7 @@ func (a *acks) add(n uint64) {
 		return
 	}
 	a.beyond = slices.Insert(a.beyond, i, n)
-	if len(a.beyond) > beyondLimit {
+	if len(a.beyond) > ledger.MaxBeyond { // a ticket that never came must not hold it back for ever
 		a.upTo = a.beyond[0]
 	}
 	k := 0

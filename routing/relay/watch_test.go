@@ -19,6 +19,7 @@ import (
 	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/routing/blockid"
 	"github.com/sallyport-ai/sallyport/routing/kvevents"
+	"github.com/sallyport-ai/sallyport/routing/ledger"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 	"github.com/sallyport-ai/sallyport/routing/ticket"
 )
@@ -542,7 +543,7 @@ func TestAcksNeverWaitForEverForALostTicket(t *testing.T) {
 		if n%1000 != 7 {
 			a.add(n)
 		}
-		if len(a.beyond) > beyondLimit {
+		if len(a.beyond) > ledger.MaxBeyond {
 			t.Fatalf("%d counters named", len(a.beyond))
 		}
 	}
