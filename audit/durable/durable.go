@@ -1,7 +1,7 @@
 // Package durable keeps what is written to small files over a crash and a power
 // cut. It imports nothing of ours, and any package that stores a file may use it.
 //
-// Start at [Replace].
+// Start at [Replace]. [ReadRegular] reads what somebody else may have put in place.
 package durable
 
 import (

@@ -114,9 +114,17 @@ type Options struct {
 }
 
 // Write writes an excerpt of the log in dir. It reads what the log has
-// published, and may be used while another process appends.
+// published, and may be used while another process appends. If a checkpoint that
+// witnesses cosigned covers the records, it is that which the excerpt holds.
 func Write(w io.Writer, dir string, o Options) (records uint64, err error) {
-	checkpoint, tree, err := tlog.Published(dir)
+	if o.To == 0 {
+		_, tree, err := tlog.Published(dir)
+		if err != nil {
+			return 0, err
+		}
+		o.To = uint64(tree.N)
+	}
+	checkpoint, tree, err := tlog.Covering(dir, o.To)
 	if err != nil {
 		return 0, err
 	}
@@ -125,9 +133,6 @@ func Write(w io.Writer, dir string, o Options) (records uint64, err error) {
 		return 0, err
 	}
 	size := uint64(tree.N)
-	if o.To == 0 {
-		o.To = size
-	}
 	if o.From > o.To || o.To > size {
 		return 0, fmt.Errorf("%w: records %d to %d of %d published", tlog.ErrNotFound, o.From, o.To, size)
 	}

@@ -234,3 +234,39 @@ func TestASelectionHoldsNoRecordTwice(t *testing.T) {
 		t.Errorf("the last line is %s", last)
 	}
 }
+
+func TestAnExcerptHoldsACosignedCheckpointWhereOneCoversIt(t *testing.T) {
+	key := tlogtest.Key(t, origin)
+	cfg := tlog.Config{Dir: t.TempDir(), Key: key}
+	tlogtest.Write(t, cfg, &audit.Record{Kind: audit.KindAdmin, ID: "1"})
+	witness := tlogtest.NewMLDSAWitness(t, "w.example/w")
+	tlogtest.Anchor(t, cfg.Dir, witness)
+	_, anchored, err := tlog.Anchored(cfg.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tlogtest.Write(t, cfg, &audit.Record{Kind: audit.KindAdmin, ID: "2"})
+	trusted, err := tlog.Trusted(1, witness.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name     string
+		options  Options
+		cosigned bool
+	}{
+		{"all that is anchored", Options{To: uint64(anchored.N)}, true},
+		{"some of it", Options{From: 1, To: 2}, true},
+		{"some of it, selected", Options{To: uint64(anchored.N), Select: evens}, true},
+		{"one record more", Options{To: uint64(anchored.N) + 1}, false},
+		{"all there is", Options{}, false},
+	} {
+		r, err := Verify(strings.NewReader(excerptOf(t, cfg.Dir, c.options)), key.Verifier())
+		if err != nil || !r.OK() {
+			t.Fatalf("%s: %+v, %v", c.name, r, err)
+		}
+		if _, err := trusted.Vouch(r.Checkpoint); (err == nil) != c.cosigned {
+			t.Errorf("%s: the witness: %v", c.name, err)
+		}
+	}
+}

@@ -35,6 +35,8 @@ type Report struct {
 	Records  uint64 `json:"records"`
 	TreeSize uint64 `json:"tree_size"` // of the checkpoint
 	RootHex  string `json:"root"`
+	// Checkpoint is what was verified, for who wants to see who else signed it.
+	Checkpoint []byte `json:"-"`
 
 	Code     tlog.Code `json:"code,omitempty"`
 	FirstBad int64     `json:"first_bad"` // index of the damaged or nearest record, -1 if that cannot be told
@@ -129,6 +131,7 @@ func (v *verifier) run() error {
 	if err != nil {
 		return err
 	}
+	r.Checkpoint = []byte(h.Checkpoint)
 	v.root, r.TreeSize, r.RootHex = tree.Hash[:], uint64(tree.N), fmt.Sprintf("%x", tree.Hash[:])
 	if h.To > r.TreeSize {
 		return bad(tlog.SizeMismatch, -1, "records up to %d of a tree of %d", h.To, r.TreeSize)

@@ -23,7 +23,8 @@ import (
 type cosigner struct {
 	name   string
 	hash   uint32
-	size   int // of a signature without its time
+	public string // key, with its kind
+	size   int    // of a signature without its time
 	signed func(time uint64, text, sig []byte) bool
 }
 
@@ -44,7 +45,7 @@ func parseCosigner(vkey string) (*cosigner, error) {
 	if !ok || err != nil || len(key) == 0 || !isKeyName(name) {
 		return bad("is not a verifier key")
 	}
-	c := &cosigner{name: name}
+	c := &cosigner{name: name, public: string(key)}
 	switch alg, public := key[0], key[1:]; {
 	case alg == algCosignature && len(public) == ed25519.PublicKeySize:
 		c.size, c.signed = ed25519.SignatureSize, func(time uint64, text, sig []byte) bool {

@@ -74,15 +74,20 @@ func litewitness(t *testing.T, name string, log *Key) Witness {
 		}
 		return err == nil
 	})
+	return Witness{URL: "http://" + address, Key: cosignerKey(t, name, public), Operator: name}
+}
+
+// cosignerKey is the verifier key of a witness with that Ed25519 key.
+func cosignerKey(t *testing.T, name string, public ed25519.PublicKey) string {
+	t.Helper()
 	vkey, err := note.NewEd25519VerifierKey(name, public)
+	if err == nil {
+		vkey, err = fnote.VKeyToCosignatureV1(vkey)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := fnote.VKeyToCosignatureV1(vkey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return Witness{URL: "http://" + address, Key: key, Operator: name}
+	return vkey
 }
 
 // registerLog makes the rows that the witness's own tool would.

@@ -5,9 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -27,25 +24,18 @@ const proofHeader = "c2sp.org/tlog-proof@v1"
 //
 //	<checkpoint>
 //
-// It reads tiles and checkpoint only, so a record can be proven once it is
-// covered by a checkpoint, within a second of its append.
+// It reads tiles and checkpoints only, so a record can be proven once it is
+// covered by a checkpoint, within a second of its append. If one that witnesses
+// cosigned covers it, the proof bears that.
 func Prove(dir string, index uint64) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(dir, checkpointFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: index %d: no checkpoint yet", ErrNotFound, index)
-	}
+	text, tree, err := Covering(dir, index+1)
 	if err != nil {
-		return nil, fmt.Errorf("read checkpoint: %w", err)
+		return nil, fmt.Errorf("prove record %d: %w", index, err)
 	}
-	cp, err := parseTree(text)
-	if err != nil {
-		return nil, err
+	if index >= uint64(tree.N) {
+		return nil, fmt.Errorf("%w: index %d is not below the checkpoint's %d", ErrNotFound, index, tree.N)
 	}
-	if index >= cp.size {
-		return nil, fmt.Errorf("%w: index %d is not below the checkpoint's %d", ErrNotFound, index, cp.size)
-	}
-	hashes := tlog.TileHashReader(tlog.Tree{N: int64(cp.size), Hash: cp.root}, tileDir(dir))
-	proof, err := tlog.ProveRecord(int64(cp.size), int64(index), hashes)
+	proof, err := tlog.ProveRecord(tree.N, int64(index), Hashes(dir, tree))
 	if err != nil {
 		return nil, fmt.Errorf("prove record %d: %w", index, err)
 	}

@@ -182,18 +182,13 @@ func (v *verifier) anchored(opts VerifyOptions) (heldCheckpoint, error) {
 			return heldCheckpoint{}, fmt.Errorf("read anchored checkpoint: %w", err)
 		}
 	}
-	list, err := opts.Witnesses.open()
-	if err != nil {
-		return heldCheckpoint{}, err
-	}
 	cp, err := openCheckpoint(text, v.key)
 	if err != nil {
 		return heldCheckpoint{}, err
 	}
-	by, quorum := cosigned(text, list), opts.Witnesses.quorum()
-	if n := agreed(by); n < quorum {
-		return heldCheckpoint{}, &Fault{Code: NotAnchored, Index: cp.size, Detail: fmt.Sprintf(
-			"the checkpoint of %d records is cosigned by %d operators of the %d it takes", cp.size, n, quorum)}
+	by, err := opts.Witnesses.vouch(text)
+	if err != nil {
+		return heldCheckpoint{}, err
 	}
 	for _, w := range by {
 		v.report.Witnesses = append(v.report.Witnesses, w.key.name)

@@ -44,10 +44,55 @@ type Witnesses struct {
 	Limit time.Duration `yaml:"limit"`
 }
 
-// Check returns everything that is wrong with it.
+// Trusted is witnesses as somebody knows them who only verifies: by their keys,
+// each of an operator of its own. The quorum is all of them if it is 0.
+func Trusted(quorum int, keys ...string) (Witnesses, error) {
+	w := Witnesses{Operator: "the verifier", Quorum: cmp.Or(quorum, len(keys))}
+	for _, key := range keys {
+		w.List = append(w.List, Witness{Key: key, Operator: key})
+	}
+	if len(keys) == 0 {
+		return w, errors.New("witnesses: no key of any")
+	}
+	_, err := w.open()
+	return w, err
+}
+
+// Check returns everything that is wrong with the configuration of a log.
 func (w Witnesses) Check() error {
 	_, err := w.open()
-	return err
+	errs := []error{err}
+	for i, one := range w.List {
+		if u, err := url.Parse(one.URL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+			errs = append(errs, fmt.Errorf("witnesses: list[%d]: %q is not an http or https URL", i, one.URL))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Vouch returns the names of those whose cosignature a checkpoint bears. If they
+// are fewer than the quorum the error is a *[Fault], NotAnchored. Whether the
+// log signed the checkpoint is not looked at.
+func (w Witnesses) Vouch(checkpoint []byte) (names []string, err error) {
+	by, err := w.vouch(checkpoint)
+	for _, one := range by {
+		names = append(names, one.key.name)
+	}
+	return names, err
+}
+
+func (w Witnesses) vouch(checkpoint []byte) ([]*witness, error) {
+	list, err := w.open()
+	if err != nil {
+		return nil, err
+	}
+	by, quorum := cosigned(checkpoint, list), w.quorum()
+	if n := agreed(by); n < quorum {
+		cp, _ := parseTree(checkpoint) // what is none, nobody has cosigned
+		return by, &Fault{Code: NotAnchored, Index: cp.size, Detail: fmt.Sprintf(
+			"the checkpoint of %d records is cosigned by %d operators of the %d it takes", cp.size, n, quorum)}
+	}
+	return by, nil
 }
 
 // quorum is how many operators must agree.
@@ -58,7 +103,7 @@ func (w Witnesses) open() ([]*witness, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("witnesses: "+format, args...)) }
 	operators := make(map[string]bool)
-	names := make(map[string]bool)
+	names, keys := make(map[string]bool), make(map[string]bool)
 	var out []*witness
 	for i, one := range w.List {
 		key, err := parseCosigner(one.Key)
@@ -66,13 +111,10 @@ func (w Witnesses) open() ([]*witness, error) {
 			bad("list[%d]: %w", i, err)
 			continue
 		}
-		if names[key.name] {
-			bad("list[%d]: %s is there twice", i, key.name)
+		if names[key.name] || keys[key.public] {
+			bad("list[%d]: %s, or its key, is there twice", i, key.name)
 		}
-		names[key.name] = true
-		if u, err := url.Parse(one.URL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-			bad("list[%d]: %q is not an http or https URL", i, one.URL)
-		}
+		names[key.name], keys[key.public] = true, true
 		if one.Operator == "" {
 			bad("list[%d]: no operator", i)
 		}

@@ -2,6 +2,7 @@ package tlog
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
@@ -370,6 +371,11 @@ func TestWitnessConfigurationIsChecked(t *testing.T) {
 	if err != nil || skey == "" {
 		t.Fatal(err)
 	}
+	public, _, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, other := cosignerKey(t, "a.example/w", public), cosignerKey(t, "b.example/w", public)
 	for name, bad := range map[string]Witnesses{
 		"a key of another kind":    {Operator: "us", List: []Witness{{URL: good.URL, Key: vkey, Operator: "a"}}},
 		"a key with a wrong hash":  {Operator: "us", List: []Witness{{URL: good.URL, Key: strings.Replace(good.Key, "+", "+0", 1), Operator: "a"}}},
@@ -379,6 +385,7 @@ func TestWitnessConfigurationIsChecked(t *testing.T) {
 		"only our own":             {Operator: "a.example", List: []Witness{good}},
 		"a quorum of one operator": {Operator: "us", Quorum: 2, List: []Witness{good, newFakeWitness(t, "b.example/w").config("a.example")}},
 		"the same one twice":       {Operator: "us", List: []Witness{good, good}},
+		"its key under two names":  {Operator: "us", List: []Witness{{URL: good.URL, Key: one, Operator: "a"}, {URL: good.URL, Key: other, Operator: "b"}}},
 	} {
 		if bad.Check() == nil {
 			t.Errorf("%s is not refused", name)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
+	xtlog "golang.org/x/mod/sumdb/tlog"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/bundle"
@@ -161,33 +163,46 @@ func sizeNow(dir string) (uint64, error) {
 	return size, nil
 }
 
-// publishTime is how long to wait for a log to publish what it holds: many times
-// as long as it takes one.
-const publishTime = 15 * time.Second
+// publishTime is how long to wait for a log to publish what it holds, many times
+// as long as it takes one, and anchorTime for its witnesses, which may be down.
+const (
+	publishTime = 15 * time.Second
+	anchorTime  = 3 * time.Second
+)
 
-// published waits until a checkpoint covers all that a log holds now.
-func published(dir string) error {
-	size, err := sizeNow(dir)
-	if err != nil {
-		return err
+// published waits until a checkpoint covers all that a log holds now, one that
+// its witnesses cosigned if they do in time. It returns how much that is.
+func published(dir string) (size uint64, err error) {
+	if size, err = sizeNow(dir); err != nil {
+		return 0, err
 	}
-	for end := time.Now().Add(publishTime); ; time.Sleep(50 * time.Millisecond) {
-		_, tree, err := tlog.Published(dir)
-		if err != nil || uint64(tree.N) >= size {
-			return err
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%s: its checkpoint covers %d of %d records, and is not renewed", dir, tree.N, size)
+	covers := func(checkpoint func(string) ([]byte, xtlog.Tree, error), within time.Duration) (bool, error) {
+		for end := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
+			_, tree, err := checkpoint(dir)
+			if err != nil || uint64(tree.N) >= size {
+				return err == nil, err
+			}
+			if time.Now().After(end) {
+				return false, nil
+			}
 		}
 	}
+	if ok, err := covers(tlog.Published, publishTime); err != nil || !ok {
+		return 0, cmp.Or(err, fmt.Errorf("%s: its checkpoint does not cover %d records, and is not renewed", dir, size))
+	}
+	if _, err := covers(tlog.Anchored, anchorTime); err != nil && !errors.Is(err, tlog.ErrNotFound) {
+		return 0, err
+	}
+	return size, nil
 }
 
 // log packs one log, all of it or that of a time.
 func (b *bundler) log(name, dir string) error {
-	if err := published(dir); err != nil {
+	size, err := published(dir)
+	if err != nil {
 		return err
 	}
-	var o excerpt.Options
+	o := excerpt.Options{To: size}
 	if !b.window.since.IsZero() || !b.window.until.IsZero() {
 		since, until := b.window.since, b.window.until
 		if !since.IsZero() {
@@ -196,7 +211,6 @@ func (b *bundler) log(name, dir string) error {
 		if !until.IsZero() {
 			until = until.Add(bundleMargin)
 		}
-		var err error
 		if o, err = between(dir, o, since, until); err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit/claim"
 	"github.com/sallyport-ai/sallyport/audit/excerpt"
-	"github.com/sallyport-ai/sallyport/audit/reconcile"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
@@ -26,7 +25,7 @@ const (
 )
 
 // registered verifies the logs of a register, and that they are all there.
-func (v *verification) registered(ctx context.Context, entries []registered, to *[]reconcile.Log) error {
+func (v *verification) registered(ctx context.Context, entries []registered, to *side) error {
 	for _, e := range entries {
 		if e.Log == "" {
 			if err := v.undecided(missing{e.origin, "no_log", "the register names no log of " + e.origin}); err != nil {
@@ -36,14 +35,14 @@ func (v *verification) registered(ctx context.Context, entries []registered, to 
 		}
 		lacks := v.there(e)
 		if lacks == nil {
-			known := len(*to)
+			known := len(to.logs)
 			if err := v.target(ctx, e.Log, to); err != nil {
 				return err
 			}
 			if v.bad {
 				continue // a damaged log has been told of, and may not be readable to its end
 			}
-			if len(*to) == known {
+			if len(to.logs) == known {
 				if err := v.undecided(missing{e.origin, "selected", e.Log + " is a selection, which does not show what was left out"}); err != nil {
 					return err
 				}

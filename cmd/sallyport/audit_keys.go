@@ -3,13 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/mod/sumdb/note"
 
+	"github.com/sallyport-ai/sallyport/audit/durable"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
@@ -29,20 +29,34 @@ func (p *pins) flag(cmd *cobra.Command) {
 func (p *pins) load() error {
 	p.keys = make(map[string][]note.Verifier)
 	for _, file := range p.files {
-		text, err := os.ReadFile(file)
+		keys, err := keyLines(file)
 		if err != nil {
 			return cannotTell(fmt.Errorf("read verifier keys: %w", err))
 		}
-		for _, line := range strings.Split(string(text), "\n") {
-			if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
-				continue
-			}
-			if err := p.pin(line); err != nil {
+		for _, key := range keys {
+			if err := p.pin(key); err != nil {
 				return cannotTell(fmt.Errorf("%s: %w", file, err))
 			}
 		}
 	}
 	return nil
+}
+
+// maxKeyFile bounds a file of keys.
+const maxKeyFile = 1 << 20
+
+// keyLines reads a file of keys, one a line, with comments that begin with #.
+func keyLines(file string) (keys []string, err error) {
+	text, err := durable.ReadRegular(file, maxKeyFile)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			keys = append(keys, line)
+		}
+	}
+	return keys, nil
 }
 
 // pin adds one verifier key.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sallyport-ai/sallyport/audit/durable"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
@@ -60,41 +61,55 @@ func auditProveCommand() *cobra.Command {
 
 // proofResult is what verifying a proof prints.
 type proofResult struct {
-	Proof  string `json:"proof"`
-	Origin string `json:"origin"`
-	Index  uint64 `json:"index"`
-	OK     bool   `json:"ok"`
-	Detail string `json:"detail,omitempty"`
+	Proof     string    `json:"proof"`
+	Origin    string    `json:"origin"`
+	Index     uint64    `json:"index"`
+	Witnesses []string  `json:"witnesses,omitempty"` // who vouch for it, of those asked for
+	OK        bool      `json:"ok"`
+	Code      tlog.Code `json:"code,omitempty"` // not_anchored: it is proven, but too few vouch for that
+	Detail    string    `json:"detail,omitempty"`
 }
+
+// maxProof bounds a proof, and a leaf beside one.
+const maxProof = 1 << 20
 
 // proof verifies a proof that was made by `audit prove`, or by other software
 // of a leaf that lies beside it.
-func (v *verification) proof(path string) error {
-	text, err := os.ReadFile(path)
+func (v *verification) proof(path string, of *side) error {
+	text, err := durable.ReadRegular(path, maxProof)
 	if err != nil {
 		return cannotTell(err)
 	}
 	leaf, err := tlog.Extra(text)
 	if err == nil && leaf == nil {
-		leaf, err = os.ReadFile(strings.TrimSuffix(path, proofSuffix) + ".json")
+		leaf, err = durable.ReadRegular(strings.TrimSuffix(path, proofSuffix)+".json", maxProof)
 	}
 	if err != nil {
 		return cannotTell(fmt.Errorf("%s: %w", path, err))
 	}
-	key, err := v.pins.signer(tlog.ProofOf(text))
+	origin, checkpoint := tlog.ProofOf(text)
+	key, err := v.pins.signer(origin, checkpoint)
 	if err != nil {
 		return err
 	}
 	r := proofResult{Proof: path, Origin: key.Name()}
 	r.Index, err = tlog.CheckProof(text, leaf, key)
-	if r.OK = err == nil; !r.OK {
-		r.Detail, v.bad = err.Error(), true
+	if err != nil {
+		r.Detail = err.Error()
+	} else if r.Witnesses, r.Code, r.Detail, err = of.vouch(checkpoint); err != nil {
+		return cannotTell(err)
 	}
+	r.OK = r.Detail == ""
+	v.bad = v.bad || !r.OK
 	return v.print(r, func() {
-		if !r.OK {
-			fmt.Fprintf(v.out, "NOT PROVEN: %s: %s\n", path, r.Detail)
-			return
+		switch {
+		case r.Code != "":
+			sayf(v.out, "%s: %s: %s\n", wrong(r.Code), path, r.Detail)
+		case !r.OK:
+			sayf(v.out, "NOT PROVEN: %s: %s\n", path, r.Detail)
+		default:
+			sayf(v.out, "proven: record %d of %s is\n%s\n", r.Index, r.Origin, string(leaf))
+			v.printWitnesses(r.Witnesses)
 		}
-		sayf(v.out, "proven: record %d of %s is\n%s\n", r.Index, r.Origin, string(leaf))
 	})
 }

@@ -101,11 +101,11 @@ func (r *residencyCheck) run(out io.Writer) error {
 	}
 	c.Since, c.Until = r.v.window.since, r.v.window.until
 	r.judge = claim.New(*c, r.v.fleet.regions())
-	gateways, err := r.open(r.v.fleet.Gateways)
+	gateways, err := r.open(r.v.fleet.Gateways, &r.v.gateways)
 	if err != nil {
 		return err
 	}
-	relays, err := r.open(r.v.fleet.Relays)
+	relays, err := r.open(r.v.fleet.Relays, &r.v.relays)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (r *residencyCheck) run(out io.Writer) error {
 
 // open verifies logs. One that cannot be vouched for is a reason for doubt, and
 // is read all the same: it may show that the claim is false.
-func (r *residencyCheck) open(entries []registered) ([]reconcile.Log, error) {
+func (r *residencyCheck) open(entries []registered, of *side) ([]reconcile.Log, error) {
 	var logs []reconcile.Log
 	for _, e := range entries {
 		outside := e.Replica == "" || e.Region != r.claim.Region
@@ -137,7 +137,7 @@ func (r *residencyCheck) open(entries []registered) ([]reconcile.Log, error) {
 			}
 			continue
 		}
-		report, err := r.v.log(e.Log)
+		report, err := r.v.log(e.Log, of)
 		if err != nil {
 			return nil, err
 		}

@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,19 +18,21 @@ import (
 	"github.com/sallyport-ai/sallyport/audit/excerpt"
 	"github.com/sallyport-ai/sallyport/audit/reconcile"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
-	"github.com/sallyport-ai/sallyport/policy"
 )
 
 func auditVerifyCommand() *cobra.Command {
 	var read reads
 	var v verification
 	cmd := &cobra.Command{
-		Use:   "verify (DIR | EXCERPT | BUNDLE | FILE.tlog-proof)... --key FILE",
+		Use:   "verify (DIR | EXCERPT | BUNDLE | CHECKPOINT | FILE.tlog-proof)... --key FILE",
 		Short: "Check every record, batch signature and root of logs against pinned keys",
 		Long: "Verify reads log directories without opening them for writing, also while gateways write.\n" +
 			"With --relay-log it also holds the relays' own logs of tickets served against the decisions:\n" +
 			"it reports each forward without a decision, and each decision whose forward is missing.\n" +
 			"With --fleet it verifies every log of a fleet register, and fails if one is missing or silent.\n" +
+			"With --witness it asks that others vouch for each: for a log, up to the newest checkpoint that\n" +
+			"they cosigned; for a checkpoint, a proof, an excerpt and each gateway's in a bundle, in full. A\n" +
+			"register names its own witnesses. Relays' logs have none.\n" +
 			"Each batch of a log is signed. In a log of no more than 256 MiB each signature is checked; in a\n" +
 			"larger one the last and one in 1024, which vouch for those before them, or, with\n" +
 			"--every-signature, each. What was taken out of a log has the signature of a checkpoint alone,\n" +
@@ -49,6 +48,7 @@ func auditVerifyCommand() *cobra.Command {
 	}
 	v.pins.flag(cmd)
 	v.window.flags(cmd)
+	v.vouchers.flags(cmd)
 	everySignature(cmd, &v.signatures)
 	cmd.Flags().StringArrayVar(&v.relayDirs, "relay-log", nil, "log of tickets that a relay served; may be given several times")
 	cmd.Flags().StringVar(&v.fleetFile, "fleet", "", "fleet register: every log that there should be, with its key")
@@ -56,6 +56,7 @@ func auditVerifyCommand() *cobra.Command {
 	cmd.Flags().Uint64Var(&v.from, "from", 0, "verify only records from this index on, against the published checkpoint")
 	cmd.Flags().Uint64Var(&v.to, "to", 0, "and only those before this one")
 	cmd.Flags().BoolVar(&v.json, "json", false, "print JSON, one object a line")
+	cmd.MarkFlagsMutuallyExclusive("fleet", "witness")
 	return cmd
 }
 
@@ -73,6 +74,7 @@ func everySignature(cmd *cobra.Command, to *tlog.Signatures) {
 // verification is one `audit verify`.
 type verification struct {
 	pins        pins
+	vouchers    vouchers
 	window      window
 	relayDirs   []string
 	fleetFile   string
@@ -86,11 +88,17 @@ type verification struct {
 	fleet            *register         // nil: none
 	held             map[string][]byte // checkpoints by origin
 	extended         map[string]bool   // origins of logs that were held against theirs
-	gateways, relays []reconcile.Log
+	gateways, relays side
 	closers          []func() error
 
 	bad     bool // something is wrong
 	unknown bool // something could not be judged
+}
+
+// side is the logs of gateways, or those of relays.
+type side struct {
+	logs      []reconcile.Log // to be held against the other side's
+	witnesses tlog.Witnesses  // who have to vouch for them; none: nobody
 }
 
 func (v *verification) run(ctx context.Context, args []string) error {
@@ -122,8 +130,8 @@ func (v *verification) run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	if len(v.relays) > 0 && !v.bad {
-		report, err := reconcile.Run(v.gateways, v.relays, v.options())
+	if len(v.relays.logs) > 0 && !v.bad {
+		report, err := reconcile.Run(v.gateways.logs, v.relays.logs, v.options())
 		if err != nil {
 			return cannotTell(err)
 		}
@@ -159,13 +167,17 @@ func (v *verification) load() error {
 			return err
 		}
 	}
+	var err error
+	if v.gateways.witnesses, err = v.vouchers.load(); err != nil {
+		return cannotTell(err)
+	}
 	if v.fleetFile == "" {
 		return nil
 	}
-	var err error
 	if v.fleet, err = loadRegister(v.fleetFile); err != nil {
 		return cannotTell(err)
 	}
+	v.gateways.witnesses = v.fleet.Witnesses
 	for _, e := range append(slices.Clone(v.fleet.Gateways), v.fleet.Relays...) {
 		v.read(e.Log)
 		if err := v.pins.pin(e.VKey); err != nil {
@@ -188,11 +200,10 @@ func (v *verification) load() error {
 // hold reads a checkpoint that was kept elsewhere, and returns the name of the
 // log that it says it is of.
 func (v *verification) hold(file string) (origin string, err error) {
-	text, err := os.ReadFile(file)
+	origin, text, err := tlog.ReadCheckpointFile(file)
 	if err != nil {
-		return "", cannotTell(fmt.Errorf("read held checkpoint: %w", err))
+		return "", cannotTell(err)
 	}
-	origin, _, _ = strings.Cut(string(text), "\n")
 	if v.held[origin] != nil {
 		return "", cannotTell(fmt.Errorf("%s is a second checkpoint of %q: give the newest", file, origin))
 	}
@@ -233,23 +244,25 @@ func (v *verification) close() error {
 
 // target verifies one thing, by what it is, and adds a log to those that are to
 // be held against each other.
-func (v *verification) target(ctx context.Context, path string, to *[]reconcile.Log) error {
+func (v *verification) target(ctx context.Context, path string, to *side) error {
+	info, err := os.Stat(path)
 	switch {
 	case strings.HasSuffix(path, proofSuffix):
-		return v.proof(path)
+		return v.proof(path, to)
 	case excerpt.Is(path):
 		return v.excerpt(path, path, 0, to)
 	case bundle.Is(path):
 		return v.bundle(ctx, path)
+	case err == nil && info.Mode().IsRegular():
+		return v.checkpoint(path, to)
+	case v.from > 0 || v.to > 0:
+		return v.part(path, to)
 	}
-	if v.from > 0 || v.to > 0 {
-		return v.part(path)
-	}
-	report, err := v.log(path)
+	report, err := v.log(path, to)
 	if err != nil {
 		return err
 	}
-	*to = append(*to, reconcile.Log{Origin: report.Origin, Records: tlog.Read(path, 0), Size: report.TreeSize})
+	to.logs = append(to.logs, reconcile.Log{Origin: report.Origin, Records: tlog.Read(path, 0), Size: report.TreeSize})
 	if err := v.printReport(report); err != nil || !report.OK() || v.held[report.Origin] != nil {
 		return err
 	}
@@ -267,15 +280,12 @@ type verified struct {
 }
 
 // log verifies a log directory.
-func (v *verification) log(dir string) (report verified, err error) {
+func (v *verification) log(dir string, of *side) (report verified, err error) {
 	key, err := v.pins.of(dir)
 	if err != nil {
 		return report, err
 	}
-	o := tlog.VerifyOptions{Checkpoint: v.held[key.Name()], Signatures: v.signatures}
-	if v.fleet != nil && slices.ContainsFunc(v.fleet.Gateways, func(e registered) bool { return e.origin == key.Name() }) {
-		o.Witnesses = v.fleet.Witnesses
-	}
+	o := tlog.VerifyOptions{Checkpoint: v.held[key.Name()], Signatures: v.signatures, Witnesses: of.witnesses}
 	start := time.Now()
 	if report.Report, err = tlog.Verify(dir, key, o); err != nil {
 		return report, cannotTell(err)
@@ -284,193 +294,4 @@ func (v *verification) log(dir string) (report verified, err error) {
 	v.extended[key.Name()] = true
 	v.bad = v.bad || !report.OK()
 	return report, nil
-}
-
-// part verifies a range of a log directory as if it had been exported.
-func (v *verification) part(dir string) error {
-	checkpoint, _, err := tlog.Published(dir)
-	if err != nil {
-		return cannotTell(err)
-	}
-	origin, err := tlog.Origin(dir)
-	if err != nil {
-		return cannotTell(err)
-	}
-	key, err := v.pins.signer(origin, checkpoint)
-	if err != nil {
-		return err
-	}
-	r, w := io.Pipe()
-	go func() {
-		_, err := excerpt.Write(w, dir, excerpt.Options{From: v.from, To: v.to})
-		_ = w.CloseWithError(err) // always nil
-	}()
-	report, err := excerpt.Verify(r, key)
-	if err := errors.Join(err, r.Close()); err != nil {
-		return cannotTell(err)
-	}
-	v.bad = v.bad || !report.OK()
-	return v.printExcerpt(dir, report)
-}
-
-// excerpt verifies part of a log in a file. One that is selected says nothing
-// about what is not in it, so it is held against nothing. The name is what users know it by.
-func (v *verification) excerpt(path, name string, size uint64, to *[]reconcile.Log) error {
-	origin, checkpoint, _ := excerpt.Of(path)
-	key, err := v.pins.signer(origin, checkpoint)
-	if err != nil {
-		return err
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return cannotTell(err)
-	}
-	report, err := excerpt.Verify(f, key)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return cannotTell(err)
-	}
-	v.bad = v.bad || !report.OK()
-	if !report.Selected {
-		*to = append(*to, reconcile.Log{Origin: report.Origin, Records: excerpt.Read(path), Size: size})
-	}
-	return v.printExcerpt(name, report)
-}
-
-func (v *verification) printExcerpt(name string, report excerpt.Report) error {
-	return v.print(report, func() {
-		switch {
-		case !report.OK():
-			fmt.Fprintf(v.out, "DAMAGED: %s: %s: %s\n", name, report.Code, report.Detail)
-		case report.Selected:
-			fmt.Fprintf(v.out, "in the log: %d records of %s, selected from %d to %d of %d, root %s\n", report.Records, report.Origin, report.From, report.To, report.TreeSize, report.RootHex)
-		default:
-			fmt.Fprintf(v.out, "whole: records %d to %d of %d of %s, root %s\n", report.From, report.To, report.TreeSize, report.Origin, report.RootHex)
-		}
-	})
-}
-
-// bundle verifies everything in a bundle.
-func (v *verification) bundle(ctx context.Context, path string) error {
-	scratch, err := os.MkdirTemp("", "sallyport-bundle-")
-	if err != nil {
-		return cannotTell(err)
-	}
-	v.closers = append(v.closers, func() error { return os.RemoveAll(scratch) }) // after the logs in it have been held against each other
-	b, err := bundle.Open(path, scratch)
-	if errors.Is(err, bundle.ErrDamaged) {
-		v.bad = true
-		return v.print(map[string]string{"bundle": path, "detail": err.Error()}, func() { fmt.Fprintf(v.out, "DAMAGED: %v\n", err) })
-	}
-	if err != nil {
-		return cannotTell(err)
-	}
-	if v.window == (window{}) { // else what is asked for counts
-		v.window.sinceText, v.window.untilText = b.About["since"], b.About["until"]
-		if err := v.window.parse(time.Now()); err != nil {
-			return err
-		}
-		// Nobody signed that, so it is said.
-		since, until := v.window.sinceText, v.window.untilText
-		if err := v.print(map[string]string{"bundle": path, "since": since, "until": until}, func() {
-			sayf(v.out, "judged as %s says of itself: since %q, until %q\n", path, since, until)
-		}); err != nil {
-			return err
-		}
-	}
-	for _, in := range []struct {
-		folder string
-		to     *[]reconcile.Log
-	}{{bundleLogs, &v.gateways}, {bundleRelays, &v.relays}} {
-		for _, name := range b.Under(in.folder) {
-			size, _ := strconv.ParseUint(b.About[sizeOf(name)], 10, 64) // of a relay's log there is none
-			if err := v.excerpt(b.Path(name), path+": "+name, size, in.to); err != nil {
-				return err
-			}
-		}
-	}
-	for _, name := range b.Under(bundlePolicies) {
-		if err := v.archived(ctx, b.Path(name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// archived checks that an archived policy is what its name says.
-func (v *verification) archived(ctx context.Context, path string) error {
-	digest := strings.TrimSuffix(filepath.Base(path), ".tar.gz")
-	_, err := policy.LoadArchived(ctx, filepath.Dir(path), digest, policy.Config{Timeout: evaluationTime})
-	v.bad = v.bad || err != nil
-	return v.print(map[string]any{"policy": digest, "ok": err == nil}, func() {
-		if err != nil {
-			fmt.Fprintf(v.out, "DAMAGED: policy %s: %v\n", digest, err)
-			return
-		}
-		fmt.Fprintf(v.out, "policy %s is the one that the records name\n", digest)
-	})
-}
-
-// print prints a result as JSON or in words.
-func (v *verification) print(result any, words func()) error {
-	if v.json {
-		return json.NewEncoder(v.out).Encode(result)
-	}
-	words()
-	return nil
-}
-
-func (v *verification) printReport(r verified) error {
-	return v.print(r, func() {
-		if !r.OK() {
-			fmt.Fprintf(v.out, "DAMAGED: %s\n", r.Detail)
-			fmt.Fprintf(v.out, "whole up to %d records of %s\n", r.TreeSize, r.Origin)
-			return
-		}
-		fmt.Fprintf(v.out, "whole: %d records of %s, root %s\n", r.TreeSize, r.Origin, r.RootHex)
-		if r.Decisions+r.Outcomes > 0 {
-			fmt.Fprintf(v.out, "%d decisions, %d outcomes (a refusal has none), %d allowed decisions without an outcome yet, %d starts\n", r.Decisions, r.Outcomes, r.Unresolved, r.Boots)
-		}
-		for _, by := range r.Cosigned {
-			if wrong := by.String(); wrong != "" {
-				sayf(v.out, "clock: %s\n", wrong)
-			}
-		}
-		for _, how := range r.Exposed {
-			sayf(v.out, "exposed: %s\n", how)
-		}
-		fmt.Fprintf(v.out, "%d of %d batch signatures checked; %.0f records a second\n", r.Signatures, r.Batches, float64(r.Records)/r.Seconds)
-	})
-}
-
-// printReconciled says what the two sides say of each other.
-func (v *verification) printReconciled(r *reconcile.Report) error {
-	v.bad, v.unknown = v.bad || !r.OK(), v.unknown || !r.Decided()
-	if v.json {
-		return json.NewEncoder(v.out).Encode(struct {
-			Reconciled *reconcile.Report `json:"reconciled"`
-		}{r})
-	}
-	fmt.Fprintf(v.out, "%d forwards and %d decisions held against each other: %d agree, %d decisions reached no relay and did not have to\n",
-		r.Forwards, r.Decisions, r.Matched, r.Unseen)
-	for _, part := range []struct {
-		word   string
-		counts map[reconcile.Code]int
-	}{{"WRONG", r.Faults}, {"undecided", r.Undecided}} {
-		for _, code := range slices.Sorted(maps.Keys(part.counts)) {
-			fmt.Fprintf(v.out, "%s: %d %s\n", part.word, part.counts[code], code)
-		}
-	}
-	return printFindings(v.out, r.Findings)
-}
-
-func printFindings(w io.Writer, findings []reconcile.Finding) error {
-	if len(findings) == 0 {
-		return nil
-	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "CODE\tTIME\tLOG\tINDEX\tID\tATTEMPT\tREPLICA\tDETAIL")
-	for _, f := range findings {
-		sayf(t, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", f.Code, f.Time.Format(timeFormat), f.Log, f.Index, f.ID, f.Attempt, f.Replica, f.Detail)
-	}
-	return t.Flush()
 }

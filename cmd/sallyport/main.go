@@ -58,16 +58,21 @@ func run(ctx context.Context, args []string) int {
 	if err == nil {
 		return 0
 	}
-	code := exitCannotTell
+	code, told := exitCodeOf(err)
+	if !told {
+		fmt.Fprintf(root.ErrOrStderr(), "sallyport: %v\n", err)
+	}
+	return code
+}
+
+// exitCodeOf returns the exit code of an error, and whether the user has been
+// told of it.
+func exitCodeOf(err error) (code int, told bool) {
 	var ee *exitError
 	if errors.As(err, &ee) {
-		code = ee.code
-		if ee.err == nil {
-			return code
-		}
+		return ee.code, ee.err == nil
 	}
-	fmt.Fprintf(root.ErrOrStderr(), "sallyport: %v\n", err)
-	return code
+	return exitCannotTell, false
 }
 
 func commands() *cobra.Command {
