@@ -2,10 +2,8 @@ package gateway
 
 import (
 	"context"
-	"sync"
 
 	"github.com/sallyport-ai/sallyport/routing"
-	"github.com/sallyport-ai/sallyport/routing/prompt"
 )
 
 // What our own tokenizer makes of prompts is held against what engines make of
@@ -54,23 +52,35 @@ func (x *exchange) checkAnswer(ctx context.Context, e ended) {
 		return
 	}
 	x.checkOverlap(e)
-	t, theirs := &x.tokens, e.usage.PromptTokens
+	t := &x.tokens
 	if t.own == nil || t.compared {
 		return
 	}
 	t.compared = true
-	if len(t.own) != theirs {
+	if len(t.own) != e.usage.PromptTokens {
 		x.observe(ctx, checkLength, false)
-		x.look(ctx, e, func(context.Context, verdict) {}) // for the part
+		x.look(ctx, e, func(context.Context, verdict) {}) // for the part that differs
 		return
 	}
-	p := &x.reservation.Placement
-	// Of a replica whose events are not followed there is nothing to be asked.
-	followed := p.Basis == routing.KVEvents || p.Basis == routing.Partial || p.Basis == routing.Load
-	short := e.usage.CachedTokens != nil && *e.usage.CachedTokens+p.BlockSize < p.Predicted
-	if !followed || !x.g.looks.sampled() && !short || !x.look(ctx, e, x.looked) {
+	if !x.worthALook(e) || !x.look(ctx, e, x.looked) {
 		x.observe(ctx, checkMatch, false)
 	}
+}
+
+// worthALook says whether the blocks of a prompt whose length is right are to be
+// held against what the engine stored.
+func (x *exchange) worthALook(e ended) bool {
+	p := &x.reservation.Placement
+	if !followed(p.Basis) {
+		return false // there is nothing to be asked
+	}
+	fewer := e.usage.CachedTokens != nil && *e.usage.CachedTokens+p.BlockSize < p.Predicted
+	return x.g.looks.sampled() || fewer
+}
+
+// followed says whether a placement's replica tells what it holds.
+func followed(b routing.Basis) bool {
+	return b == routing.KVEvents || b == routing.Partial || b == routing.Load
 }
 
 // looked takes what a look showed. Where that is nothing, the length is all that
@@ -96,105 +106,4 @@ func (x *exchange) observe(ctx context.Context, result string, ids bool) {
 		Model: base, Digest: x.live.Prompts[base].Model().Digest(), Doubt: PromptMismatch, Over: to > from,
 		From: from.String(), To: to.String(), Detail: result,
 	})
-}
-
-// The doubts about a tokenizer.
-const (
-	PromptMismatch = "prompt_mismatch" // its ids were not the engine's
-	NoOverlap      = "no_overlap"      // engines find prefixes cached, and we foretell none
-)
-
-// PromptNotice says that evidence has changed what is thought of the token ids
-// that we compute for a model.
-type PromptNotice struct {
-	Model  string // served name
-	Digest string // of its files; empty where they are not here
-	Doubt  string // PromptMismatch or NoOverlap
-	Over   bool   // the doubt is over, or one step less
-	From   string // of PromptMismatch: verified, unverified or engine
-	To     string
-	Detail string // the observation that decided
-}
-
-// tell tells of a change.
-func (g *Gateway) tell(n PromptNotice) {
-	g.cfg.Logger.Warn("evidence on a tokenizer", "model", n.Model, "digest", n.Digest, "doubt", n.Doubt, "over", n.Over,
-		"from", n.From, "to", n.To, "detail", n.Detail)
-	if g.cfg.NotifyPrompt != nil {
-		g.cfg.NotifyPrompt(n)
-	}
-}
-
-// blindAfter is how many requests in a row must have found something cached that
-// was not foretold, while events came, for an alarm.
-const blindAfter = 20
-
-// overlap watches for what fails silently everywhere: events arrive, engines
-// find prefixes cached, and nothing that the events told ever overlaps with a
-// prompt of ours. The zero value is ready.
-type overlap struct {
-	mu    sync.Mutex
-	blind map[string]int // requests in a row, by model
-}
-
-// saw takes one request of which the engine found a block or more cached, and
-// reports the beginning or end of an alarm.
-func (o *overlap) saw(model string, foretold bool) (changed, alarm bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.blind == nil {
-		o.blind = make(map[string]int)
-	}
-	before := o.blind[model] >= blindAfter
-	if foretold {
-		o.blind[model] = 0
-	} else {
-		o.blind[model]++
-	}
-	after := o.blind[model] >= blindAfter
-	return before != after, after
-}
-
-// alarms lists the models that there is an alarm for, and those without.
-func (o *overlap) alarms() map[string]bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	out := make(map[string]bool, len(o.blind))
-	for model, n := range o.blind {
-		out[model] = n >= blindAfter
-	}
-	return out
-}
-
-// checkOverlap looks for cached blocks that nothing foretold although the
-// replica's events are followed.
-func (x *exchange) checkOverlap(e ended) {
-	p := &x.reservation.Placement
-	cached := e.usage.CachedTokens
-	if cached == nil || p.BlockSize == 0 || *cached < p.BlockSize || !exact(x.tokens.basis) {
-		return
-	}
-	switch p.Basis {
-	case routing.KVEvents, routing.Partial, routing.Load: // residency is known
-	default:
-		return
-	}
-	changed, alarm := x.g.overlap.saw(x.base(), x.reservation.Indexed > 0)
-	if !changed {
-		return
-	}
-	n := PromptNotice{Model: x.base(), Doubt: NoOverlap, Over: !alarm, Detail: "engines find prefixes cached that were not foretold"}
-	if m := x.live.Prompts[x.base()]; m != nil {
-		n.Digest = m.Model().Digest()
-	}
-	x.g.tell(n)
-}
-
-// levels lists the level of each model, for the gauge.
-func (l *Live) levels() map[string]prompt.Level {
-	out := make(map[string]prompt.Level, len(l.standings))
-	for name, s := range l.standings {
-		out[name] = s.Level()
-	}
-	return out
 }

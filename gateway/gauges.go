@@ -54,8 +54,8 @@ func (g *Gateway) watchPrompts(provider metric.MeterProvider) error {
 			}
 			o.ObserveInt64(blind, v, metric.WithAttributes(attribute.String("model", model)))
 		}
-		for model, at := range g.live.Load().levels() {
-			o.ObserveInt64(level, 1, metric.WithAttributes(attribute.String("model", model), attribute.String("level", at.String())))
+		for model, standing := range g.live.Load().standings {
+			o.ObserveInt64(level, 1, metric.WithAttributes(attribute.String("model", model), attribute.String("level", standing.Level().String())))
 		}
 		return nil
 	}, n.observed...)
