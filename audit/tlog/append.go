@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,31 +166,32 @@ func (e *entry) finish(r *audit.Record) {
 	e.draft = nil
 }
 
-// enqueue gives the entry its index and time, and hands it to the commit loop.
+// enqueue gives the entry its index and time, and hands it to the workers.
 // The log's own records may pass a full queue and a closing log.
 func (l *Log) enqueue(e *entry, r *audit.Record, own bool) error {
 	if size := cap(e.leaf); size > maxPayload {
 		return fmt.Errorf("%w: %w: about %d bytes, over the limit of %d", audit.ErrUnavailable, audit.ErrTooLarge, size, maxPayload)
 	}
-	if err := l.sequence(e, r, own); err != nil {
-		return err
+	tell, err := l.sequence(e, r, own)
+	if tell {
+		l.signal()
 	}
-	l.signal()
-	return nil
+	return err
 }
 
-func (l *Log) sequence(e *entry, r *audit.Record, own bool) error {
+// sequence also says whether to wake who gathers the next batch.
+func (l *Log) sequence(e *entry, r *audit.Record, own bool) (tell bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.halted != nil:
-		return fmt.Errorf("%w: halted: %w", audit.ErrUnavailable, l.halted)
+		return false, fmt.Errorf("%w: halted: %w", audit.ErrUnavailable, l.halted)
 	case l.closing && !own:
-		return fmt.Errorf("%w: %w", audit.ErrUnavailable, errClosed)
+		return false, fmt.Errorf("%w: %w", audit.ErrUnavailable, errClosed)
 	case l.admits(e.summary.Kind, own) != nil:
-		return fmt.Errorf("%w: %w", audit.ErrUnavailable, errNoSpace)
+		return false, fmt.Errorf("%w: %w", audit.ErrUnavailable, errNoSpace)
 	case l.queueBytes >= maxQueueBytes && !own:
-		return fmt.Errorf("%w: %d bytes are waiting to be written", audit.ErrUnavailable, l.queueBytes)
+		return false, fmt.Errorf("%w: %d bytes are waiting to be written", audit.ErrUnavailable, l.queueBytes)
 	}
 	e.at = time.Now()
 	r.Log.Seq = l.next
@@ -203,24 +205,24 @@ func (l *Log) sequence(e *entry, r *audit.Record, own bool) error {
 	}
 	l.queue = append(l.queue, e)
 	l.queueBytes += len(e.leaf)
-	return nil
+	if tell = len(l.queue) >= l.want; tell {
+		l.want = math.MaxInt // once is enough
+	}
+	return tell, nil
 }
 
 var errClosed = errors.New("log is closed")
 
 // admitLoose says whether one more bounded record may go unsynced.
 func (l *Log) admitLoose(now time.Time) bool {
-	if l.unsynced == 0 {
-		l.oldest = now
-	}
-	if l.unsynced >= l.cfg.BoundedRecords || now.Sub(l.oldest) >= l.cfg.BoundedInterval {
+	if n := len(l.loose); n >= l.cfg.BoundedRecords || n > 0 && now.Sub(l.loose[0]) >= l.cfg.BoundedInterval {
 		return false
 	}
-	l.unsynced++
+	l.loose = append(l.loose, now)
 	return true
 }
 
-// signal wakes the commit loop.
+// signal wakes the worker that gathers.
 func (l *Log) signal() {
 	select {
 	case l.wake <- struct{}{}:

@@ -247,10 +247,9 @@ func BenchmarkEncodeChainTreeAndSign(b *testing.B) {
 		e.finish(&r)
 		buf = st.appendRecord(buf, e.leaf)
 		if i++; i%perBatch == 0 {
-			if buf, err = st.appendTrailer(buf, key, 1); err != nil {
+			if buf, err = st.appendTrailer(buf, key, st.tree.root(), 1); err != nil {
 				b.Fatal(err)
 			}
-			_ = st.tree.root()
 			buf = buf[:0]
 		}
 	}

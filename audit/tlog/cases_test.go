@@ -98,7 +98,7 @@ func TestAClockThatWasSetBackIsSaidToBe(t *testing.T) {
 	}
 	for _, wall := range []int64{now, now + hour, now + 1, now + 2, now - hour} {
 		buf = st.appendRecord(buf, []byte(`{"v":1,"kind":"heartbeat","id":"x","log":{}}`))
-		if buf, err = st.appendTrailer(buf, key, wall); err != nil {
+		if buf, err = st.appendTrailer(buf, key, st.tree.root(), wall); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,31 +1,51 @@
 package tlog
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/sallyport-ai/sallyport/audit"
 )
 
-// writer is the part of a log that the commit loop owns.
+// writer is the part of a log that its two workers own.
+//
+// Whoever holds the baton gathers the next batch; whoever holds the disk writes
+// and syncs one. Which files these are changes only under both.
 type writer struct {
-	key    *Key
-	log    *slog.Logger
+	log *slog.Logger
+
+	baton         sync.Mutex   // guards what follows
+	key           *Key         // of the next batch
+	plan          plan         // where the next batch begins
+	last          *flight      // the batch before it
+	look          *time.Ticker // when to look for the files
+	due           bool         // it is time to
+	sealed, ended bool         // the last record has been appended; all is written
+
+	disk   chan struct{} // holds a token while no batch is being written; who has it owns what follows
 	main   *volume
 	mirror *volume     // nil without a second directory, and after it failed
+	failed *flight     // the batch that could not be written
 	single atomic.Bool // whether mirror is nil; for anyone to read
-	state  state       // as of the last durable batch
-	buf    []byte
+}
+
+// plan is where a batch begins: after this state, and so far into the segment.
+type plan struct {
+	state
+	end int64
 }
 
 // open makes the writer ready to go on after what recovery found. dirs are the
 // locked directories.
 func (w *writer) open(cfg Config, rec *recovered, dirs []*lock) (err error) {
-	w.key, w.log, w.state = cfg.Key, cfg.Logger, rec.state
+	w.key, w.log, w.plan.state = cfg.Key, cfg.Logger, rec.state
 	if w.main, err = openVolume(cfg, dirs[0], rec.last+1); err != nil {
 		return err
 	}
@@ -35,10 +55,14 @@ func (w *writer) open(cfg Config, rec *recovered, dirs []*lock) (err error) {
 			return errors.Join(err, w.main.close())
 		}
 	}
+	w.disk = make(chan struct{}, 1)
+	w.disk <- struct{}{}
+	w.look = time.NewTicker(cfg.CheckpointEvery)
 	return nil
 }
 
 func (w *writer) close() error {
+	w.look.Stop()
 	err := w.main.close()
 	if w.mirror != nil {
 		err = errors.Join(err, w.mirror.close())
@@ -46,188 +70,89 @@ func (w *writer) close() error {
 	return err
 }
 
-// commitLoop writes batches until the log is closed. Batches form by
-// themselves, of what arrives while the one before is being synced. Now and then
-// it looks for its files, so that their loss shows before a record is refused.
-func (l *Log) commitLoop() {
-	defer close(l.done)
-	look := time.NewTicker(l.cfg.CheckpointEvery)
-	defer look.Stop()
-	for {
-		select {
-		case <-look.C:
-			l.look()
-			continue
-		case <-l.wake:
+// flight is a batch on its way to disk.
+type flight struct {
+	entries []*entry
+	key     *Key
+	from    plan     // where it begins, with the segment's header if it is the first
+	at      position // of its first record
+	now     state    // after its last frame
+	buf     []byte   // its frames
+	root    tlog.Hash
+
+	room int64 // for further frames in the segment
+	left int64 // for further leaves in the batch
+	full bool  // nothing more is to be added
+	roll bool  // not even the first record fits: the segment is full
+
+	err      error         // why it is not durable
+	mirrored bool          // in the second directory as well
+	answered chan struct{} // closed once all who wait for it have been told
+}
+
+// fits says how many of the entries can be added to the batch, and how large
+// their leaves are.
+func (f *flight) fits(queue []*entry) (n, size int) {
+	for _, e := range queue {
+		first, leaf := len(f.entries)+n == 0, int64(len(e.leaf))
+		if f.roll = first && f.room < frameHead+leaf; f.roll || f.room < frameHead+leaf || !first && f.left < leaf {
+			f.full = true
 		}
-		if l.drain() {
-			continue
+		if f.full {
+			break
 		}
-		// Closing, and the queue is empty.
-		if err := l.note(&audit.Record{Kind: audit.KindSeal, ID: audit.NewID(), Event: json.RawMessage(`{"reason":"shutdown"}`)}); err == nil {
-			l.drain()
-		}
-		return
+		n, size, f.room, f.left = n+1, size+len(e.leaf), f.room-frameHead-leaf, f.left-leaf
+		f.full = e.next != nil // it is the last that the key before it signs
+	}
+	return n, size
+}
+
+// add appends the frame of an entry that fits.
+func (f *flight) add(e *entry) { f.buf = f.now.appendRecord(f.buf, e.leaf) }
+
+// next is the key that signs what follows the batch, if it is another.
+func (f *flight) next() *Key { return f.entries[len(f.entries)-1].next }
+
+// refuse tells those who wait that the batch is not durable.
+func (f *flight) refuse(err error) {
+	for _, e := range f.entries {
+		e.answer(fmt.Errorf("%w: %w", audit.ErrUnavailable, err))
 	}
 }
 
-// look halts the log if it has been displaced, and gives up a second directory
-// that has been.
-func (l *Log) look() {
-	if err := l.main.check(); err != nil && l.Err() == nil {
-		l.halt(nil, err)
+// seal signs a batch and plans the next. The caller holds the baton and the disk.
+func (l *Log) seal(f *flight) {
+	if f.err == nil {
+		f.root = f.now.tree.root()
+		f.buf, f.err = f.now.appendTrailer(f.buf, f.key, f.root, time.Now().UnixMicro())
 	}
-	if !l.Short().IsZero() { // also in a segment that followed the reserve
-		l.recoverSpace()
-	}
-	if l.mirror == nil {
-		return
-	}
-	if err := l.mirror.check(); err != nil {
-		l.dropMirror(err)
-	}
-}
-
-// drain commits until the queue is empty. It returns false once the log is
-// closing.
-func (l *Log) drain() bool {
-	for {
-		batch, closing := l.take()
-		if len(batch) == 0 {
-			return !closing
-		}
-		l.commit(batch)
-	}
-}
-
-// take removes the next batch from the queue.
-func (l *Log) take() (batch []*entry, closing bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	size, n := 0, 0
-	limit := min(maxBatchBytes, l.cfg.SegmentBytes/4)
-	for n < len(l.queue) && (n == 0 || int64(size+len(l.queue[n].leaf)) <= limit) {
-		size += len(l.queue[n].leaf)
-		n++
-		if l.queue[n-1].next != nil {
-			break // it is the last that the key before it signs
-		}
-	}
-	batch = l.queue[:n:n]
-	l.queue = l.queue[n:]
-	l.queueBytes -= size
-	return batch, l.closing
-}
-
-// commit makes one batch durable and answers those who wait for it.
-func (l *Log) commit(batch []*entry) {
-	at, err := l.write(batch)
-	if errors.Is(err, errDisplaced) {
-		l.halt(batch, err) // a new segment would be made in a place that is not ours
-		return
-	}
-	if err != nil {
-		l.log.Error("audit log write failed, going on in a new segment", "error", err)
-		for _, e := range batch {
-			e.answer(fmt.Errorf("%w: %w", audit.ErrUnavailable, err))
-		}
-		if at, err = l.write(batch); err != nil {
-			l.halt(batch, err)
-			return
-		}
-	}
-	mirrored := l.writeMirror()
-	l.settle(batch, at)
-	_ = l.cfg.reach("before ack") // what is durable cannot fail any more
-	if l.main.cur.reserved && !l.main.cur.full {
-		l.economize()
-	}
-	if next := batch[len(batch)-1].next; next != nil {
+	l.last, l.plan = f, plan{f.now, f.from.end + int64(len(f.buf))}
+	if next := f.next(); next != nil {
 		l.key, l.main.cur.full = next, true
-		l.signer.Store(next)
-		if l.mirror != nil {
-			l.mirror.cur.full = true
-		}
-	}
-	for _, e := range batch {
-		var err error
-		if e.durable == audit.Strict2 && !mirrored {
-			err = fmt.Errorf("%w: second directory failed", audit.ErrUnavailable)
-		}
-		e.answer(err)
-		if f := e.fate.Load(); f.err != nil {
-			l.owe(e.summary, f)
-		}
 	}
 }
 
-// write makes the batch durable in the first directory and moves the state
-// past it. The state is as it was if it fails, and the next write then goes
-// to a new segment.
-func (w *writer) write(batch []*entry) (position, error) {
-	if err := w.room(batch); err != nil {
-		return position{}, err
+// store makes a batch durable, in the second directory after the first, so that
+// it never holds more. The caller holds the disk.
+func (w *writer) store(f *flight) error {
+	if f.err != nil {
+		return f.err
 	}
-	next, buf := w.state, w.buf[:0]
-	at := position{segment: w.main.cur.number, offset: w.main.cur.end}
-	var err error
-	if w.main.cur.end == 0 {
-		h := header{Origin: w.key.Name(), Key: w.key.VerifierKey(), Segment: at.segment, Poisoned: w.main.cur.replaces}
-		if buf, err = next.appendHeader(buf, h); err != nil {
-			return position{}, err
-		}
-		at.offset = int64(len(buf))
-	}
-	at.chain, at.next = next.chain, next.tree.size
-	for _, e := range batch {
-		buf = next.appendRecord(buf, e.leaf)
-	}
-	if buf, err = next.appendTrailer(buf, w.key, time.Now().UnixMicro()); err != nil {
-		return position{}, err
-	}
-	w.buf = buf
-	if err := w.main.write(buf); err != nil {
-		return position{}, err
-	}
-	w.state = next
-	return at, nil
-}
-
-// room sees to it that the batch goes to a sound segment that it fits in.
-func (w *writer) room(batch []*entry) error {
-	need := 2*frameHead + trailerSize + maxHeaderBytes
-	for _, e := range batch {
-		need += frameHead + len(e.leaf)
-	}
-	if w.main.fits(need) {
-		return nil
-	}
-	if err := w.main.roll(); err != nil {
+	if err := w.main.write(f.buf); err != nil {
 		return err
 	}
-	if w.mirror != nil {
-		if err := w.mirror.roll(); err != nil {
-			w.dropMirror(err)
-		}
+	if w.mirror == nil {
+		return nil
 	}
+	if err := w.mirror.write(f.buf); err != nil {
+		w.dropMirror(err)
+	}
+	f.mirrored = w.mirror != nil
 	return nil
 }
 
 // maxHeaderBytes is more than a segment header takes.
 const maxHeaderBytes = 4 << 10
-
-// writeMirror makes the bytes just written durable in the second directory as
-// well. That it comes second means that it never holds more than the first.
-func (w *writer) writeMirror() bool {
-	if w.mirror == nil {
-		return false
-	}
-	if err := w.mirror.write(w.buf); err != nil {
-		w.dropMirror(err)
-		return false
-	}
-	return true
-}
 
 // dropMirror gives up the second directory until the log is opened again.
 func (w *writer) dropMirror(err error) {
@@ -238,24 +163,43 @@ func (w *writer) dropMirror(err error) {
 	w.single.Store(true)
 }
 
-// settle makes a durable batch visible.
-func (l *Log) settle(batch []*entry, at position) {
-	l.head.Store(&Head{Size: l.state.tree.size, Root: l.state.tree.root(), key: l.key})
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.marks.add(at)
-	for _, e := range batch {
+// settle makes a durable batch visible. The caller holds the disk.
+func (l *Log) settle(f *flight) {
+	l.head.Store(&Head{Size: f.now.tree.size, Root: f.root, key: f.key})
+	if next := f.next(); next != nil {
+		l.signer.Store(next)
+	}
+	l.marking.Lock()
+	l.marks.add(f.at)
+	l.marking.Unlock()
+	loose := 0
+	for _, e := range f.entries {
 		if e.loose {
-			l.unsynced--
+			loose++
 		}
 	}
-	if l.unsynced == 0 {
-		return
+	if loose > 0 {
+		l.mu.Lock()
+		l.loose = slices.Delete(l.loose, 0, loose)
+		l.mu.Unlock()
 	}
-	for _, e := range l.queue {
-		if e.loose {
-			l.oldest = e.at
-			return
+	_ = l.cfg.reach("before ack") // what is durable cannot fail any more
+	if l.main.cur.reserved && !l.main.cur.full {
+		l.economize()
+	}
+}
+
+// answer tells those who wait for a batch that it is durable.
+func (l *Log) answer(f *flight) {
+	defer close(f.answered)
+	for _, e := range f.entries {
+		var err error
+		if e.durable == audit.Strict2 && !f.mirrored {
+			err = fmt.Errorf("%w: second directory failed", audit.ErrUnavailable)
+		}
+		e.answer(err)
+		if f := e.fate.Load(); f.err != nil {
+			l.owe(e.summary, f)
 		}
 	}
 }

@@ -111,8 +111,9 @@ func (s *state) appendRecord(buf, leaf []byte) []byte {
 }
 
 // appendTrailer closes a batch: it signs the tree and the chain as they stand.
-func (s *state) appendTrailer(buf []byte, key note.Signer, wall int64) ([]byte, error) {
-	t := trailer{size: s.tree.size, root: s.tree.root(), wall: wall}
+// root is the tree's.
+func (s *state) appendTrailer(buf []byte, key note.Signer, root tlog.Hash, wall int64) ([]byte, error) {
+	t := trailer{size: s.tree.size, root: root, wall: wall}
 	sig, err := key.Sign(t.message(key.Name(), s.chain))
 	if err != nil {
 		return nil, fmt.Errorf("sign batch: %w", err)

@@ -193,9 +193,9 @@ type Log struct {
 	start time.Time
 	locks []*lock // of the key file, if there is one, then of the directories
 
-	head        atomic.Pointer[Head] // stored by the commit loop
-	wake        chan struct{}        // tells the commit loop to look at the queue
-	done        chan struct{}        // closed when the commit loop has ended
+	head        atomic.Pointer[Head] // stored by who holds the disk
+	wake        chan struct{}        // tells the worker that gathers to look at the queue
+	done        chan struct{}        // closed when all is written
 	stop        context.CancelFunc   // ends the background goroutines
 	bg          sync.WaitGroup
 	unpublished atomic.Int32 // attempts to publish that failed in a row
@@ -209,18 +209,20 @@ type Log struct {
 	publishedSize atomic.Uint64       // of the tree that the tiles are of
 
 	mu         sync.Mutex // guards what follows
-	queue      []*entry   // sequenced, not yet taken by the commit loop
+	queue      []*entry   // sequenced, not yet in a batch
 	queueBytes int
-	next       uint64 // index of the next record
-	unsynced   int    // bounded records let go before they were durable
-	oldest     time.Time
+	want       int         // how many of them are worth waking for
+	next       uint64      // index of the next record
+	loose      []time.Time // of the bounded records let go before they were durable
 	closing    bool
 	halted     error
 	short      shortage
-	marks      marks
 	rotations  []audit.Turn // of the signing key, from the first
 
-	writer // owned by the commit loop
+	marking sync.Mutex // guards marks
+	marks   marks
+
+	writer // owned by the workers
 }
 
 var _ audit.Appender = (*Log)(nil)
@@ -249,7 +251,10 @@ func Open(cfg Config) (*Log, error) {
 	l.publishedSize.Store(rec.published)
 	l.begins.Store(rec.start)
 	l.head.Store(&Head{Size: before.size, Root: before.root(), key: cfg.Key})
-	go l.commitLoop()
+	var workers sync.WaitGroup
+	workers.Go(l.work)
+	workers.Go(l.work)
+	go func() { workers.Wait(); close(l.done) }()
 	if err := l.enterService(rec); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}

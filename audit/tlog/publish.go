@@ -25,7 +25,7 @@ const (
 
 // publishLoop keeps the published form of the log, tiles and checkpoint, up
 // with it. It reads the segments as any follower would, so that publishing
-// costs the commit loop nothing and can always be done again.
+// costs the workers nothing and can always be done again.
 func (l *Log) publishLoop(ctx context.Context, rec *recovered) {
 	p := &publisher{dir: l.cfg.Dir, reach: l.cfg.reach, start: rec.start}
 	p.reset()

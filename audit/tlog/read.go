@@ -118,9 +118,9 @@ func (l *Log) Get(index uint64) ([]byte, error) {
 
 // walkTo returns a walker at or not far before a record of an open log.
 func (l *Log) walkTo(index uint64) (*walker, error) {
-	l.mu.Lock()
+	l.marking.Lock()
 	at, ok := l.marks.before(index)
-	l.mu.Unlock()
+	l.marking.Unlock()
 	if !ok {
 		return nil, fmt.Errorf("%w: index %d", ErrNotFound, index)
 	}

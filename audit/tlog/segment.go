@@ -51,7 +51,7 @@ type segment struct {
 	reserved bool // made of the space that was kept for when there is none
 }
 
-// volume writes the segments of one directory. Only the commit loop uses it,
+// volume writes the segments of one directory. Only who holds the disk uses it,
 // but for the goroutine that prepares the next segment.
 type volume struct {
 	dir    string
@@ -246,11 +246,6 @@ func (v *volume) roll() error {
 	v.cur.replaces = done.poisoned
 	go v.prepareSpare(done, v.cur.number+1)
 	return nil
-}
-
-// fits says whether n more bytes may be written to the current segment.
-func (v *volume) fits(n int) bool {
-	return !v.cur.poisoned && !v.cur.full && v.cur.end+int64(n) <= v.cur.size
 }
 
 // write makes buf durable at the end of the current segment, which must then

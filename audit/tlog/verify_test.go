@@ -403,7 +403,7 @@ func FuzzSegment(f *testing.F) {
 	for _, leaf := range []string{"{}", strings.Repeat("x", 500)} {
 		seed = s.appendRecord(seed, []byte(leaf))
 	}
-	if seed, err = s.appendTrailer(seed, key, 1); err != nil {
+	if seed, err = s.appendTrailer(seed, key, s.tree.root(), 1); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(seed)
