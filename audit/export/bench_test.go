@@ -82,7 +82,7 @@ func BenchmarkExport(b *testing.B) {
 				a := exporttest.NewAuthority(b)
 				a.Leaf("server")
 				a.Leaf("client.lab")
-				r := exporttest.NewRsyslog(b, a)
+				r := exporttest.NewRsyslog(b, a, exporttest.OpenSSL)
 				r.Start()
 				format := c.Format
 				c = rsyslogSink(kind.Name, r, a)
