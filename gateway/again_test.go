@@ -14,6 +14,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 func TestRetriesAreAShareOfTheRequests(t *testing.T) {
@@ -90,7 +91,7 @@ func TestTooManyRequestsEverywhere(t *testing.T) {
 		}
 	}
 	onEachRoute(t, func(t *testing.T, s *service, p protocol) {
-		eventually(t, "every replica to be well", s.whole)
+		await.That(t, "every replica to be well", s.whole)
 		mark := s.newMark()
 		s.engine.on(mark, limited("1"))
 		a := s.ask(p, "acme", p.body(mark))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // replies answers every request at every engine alike.
@@ -54,7 +55,7 @@ func TestABusyOrBrokenEngineIsNotTheOnlyOne(t *testing.T) {
 		for _, more := range []string{"", streamed} {
 			t.Run(c.claim+" "+more, func(t *testing.T) {
 				s.tb = t
-				eventually(t, "every replica to be well", s.whole)
+				await.That(t, "every replica to be well", s.whole)
 				mark := s.newMark()
 				s.engine.on(mark, first(c.act))
 				fields := []string{}
@@ -305,7 +306,7 @@ func TestAnEngineThatDoesNotAnswerIsGivenUp(t *testing.T) {
 // from there.
 func (s *service) holder(who string) (replicaID, mark, body string) {
 	s.tb.Helper()
-	eventually(s.tb, "every replica to be well", s.whole)
+	await.That(s.tb, "every replica to be well", s.whole)
 	mark = s.newMark()
 	long := mark + strings.Repeat(" The ships came in with the tide.", 12)
 	for range 20 {
@@ -384,7 +385,7 @@ func TestAConnectionThatFailsIsTriedElsewhere(t *testing.T) {
 				t.Error("the replica would have been tried again meanwhile")
 			}
 			c.mend(holder.front, other)
-			eventually(t, "the replica to be trusted again", w.whole)
+			await.That(t, "the replica to be trusted again", w.whole)
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/identity"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // window is a phase of a request in which its client leaves.
@@ -116,7 +117,7 @@ func (s *service) leave(t *testing.T, client *http.Client, w window) time.Durati
 func (s *service) cancelled(t *testing.T, from uint64, w window) {
 	t.Helper()
 	var d, o *audit.Record
-	eventually(t, "the outcome", func() bool {
+	await.That(t, "the outcome", func() bool {
 		for i := from; i < s.log.Head().Size; i++ {
 			leaf, err := s.log.Get(i)
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing/fstest"
 
 	"github.com/sallyport-ai/sallyport/routing/prompt"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // templated is the model of the engines but for its chat template.
@@ -143,7 +144,7 @@ func TestAWrongTemplateOfTheSameLengthIsFoundOutByItsBlocksAndItsLackOfHits(t *t
 	for range 5*sampleOne + blindAfter {
 		w.want(w.post("acme", body), http.StatusOK, "")
 	}
-	eventually(t, "both to be told", func() bool {
+	await.That(t, "both to be told", func() bool {
 		got := told.told()
 		return slices.Contains(got, "prompt_mismatch unverified engine") && slices.Contains(got, NoOverlap)
 	})
@@ -157,7 +158,7 @@ func TestAWrongTemplateOfTheSameLengthIsFoundOutByItsBlocksAndItsLackOfHits(t *t
 		}
 	}
 	// What engines count is foretold again.
-	eventually(t, "the end of the alarm", func() bool {
+	await.That(t, "the end of the alarm", func() bool {
 		w.want(w.post("acme", body), http.StatusOK, "")
 		alarms := slices.DeleteFunc(told.told(), func(s string) bool { return s != NoOverlap })
 		return len(alarms) == 2 && strings.Contains(w.scrape(), `sallyport_prompt_no_overlap{model="small"} 0`)

@@ -18,6 +18,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/routing"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // patient gives engines all the time to count.
@@ -30,7 +31,7 @@ func withoutTokenizer(c *Config) { c.Live.Prompts = nil }
 // with their outcomes.
 func (s *service) counts(a answer) (decisions, outcomes []*audit.Record) {
 	s.tb.Helper()
-	eventually(s.tb, "the outcomes of counts", func() bool {
+	await.That(s.tb, "the outcomes of counts", func() bool {
 		decisions, outcomes = nil, nil
 		for e, err := range tlog.Read(s.logDir, 0) {
 			if err != nil {
@@ -88,7 +89,7 @@ func TestACountIsWorthAsMuchAsOurOwn(t *testing.T) {
 	mark := s.newMark()
 	body := chat(mark+strings.Repeat(" and the harbour", 40), `"max_tokens":4`)
 	s.want(s.post("acme", body), http.StatusOK, "")
-	eventually(t, "a prediction that comes true", func() bool {
+	await.That(t, "a prediction that comes true", func() bool {
 		d, o := s.lone(s.post("acme", body))
 		return d.Placement.Basis == string(routing.KVEvents) && d.Placement.PredictedCached > 0 && *o.Outcome.CachedTokens == d.Placement.PredictedCached
 	})
@@ -360,7 +361,7 @@ func TestACountThatIsWrittenDownTooLateIsNotForwarded(t *testing.T) {
 // that.
 func (s *service) countOf(a answer) (decision, outcome *audit.Record) {
 	s.tb.Helper()
-	eventually(s.tb, "the outcome of the count", func() bool {
+	await.That(s.tb, "the outcome of the count", func() bool {
 		decision, outcome = nil, nil
 		for e, err := range tlog.Read(s.logDir, 0) {
 			if err != nil {

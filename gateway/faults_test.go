@@ -12,6 +12,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // What engines do to a connection before they have answered. Each of these is
@@ -78,7 +79,7 @@ func TestAnEngineThatFailsBeforeItAnswersIsReplaced(t *testing.T) {
 				}
 				t.Run(f.claim+", streamed "+strconv.FormatBool(stream), func(t *testing.T) {
 					s.tb = t
-					eventually(t, "every replica to be well", s.whole)
+					await.That(t, "every replica to be well", s.whole)
 					mark, more, good, want := s.newMark(), []string(nil), writes(wholeHead+sized(len(v.body))+v.body), v.shown
 					if stream {
 						more = []string{streamed}

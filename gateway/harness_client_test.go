@@ -22,6 +22,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // service is one gateway that serves.
@@ -56,7 +57,7 @@ func (l *lines) String() string {
 func serve(tb testing.TB, edits ...func(*Config)) *service {
 	tb.Helper()
 	w := inWorld(tb)
-	eventually(tb, "every replica to be well", w.whole) // one that was busy is left alone for a while
+	await.That(tb, "every replica to be well", w.whole) // one that was busy is left alone for a while
 	cfg, err := w.config()
 	if err != nil {
 		tb.Fatal(err)
@@ -209,7 +210,7 @@ func (s *service) story(a answer) (decisions, outcomes []*audit.Record) {
 // written after the caller's last byte.
 func (s *service) storyOf(id string) (decisions, outcomes []*audit.Record) {
 	s.tb.Helper()
-	eventually(s.tb, "the outcome of "+id, func() bool {
+	await.That(s.tb, "the outcome of "+id, func() bool {
 		decisions, outcomes = nil, nil
 		owed := 0
 		for _, r := range s.records(s.tb, id) {

@@ -37,6 +37,7 @@ import (
 	"github.com/sallyport-ai/sallyport/routing/relay"
 	"github.com/sallyport-ai/sallyport/routing/sim"
 	"github.com/sallyport-ai/sallyport/routing/ticket"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 const (
@@ -358,7 +359,7 @@ func (w *world) startFleet(ctx context.Context) error {
 		return err
 	}
 	w.running.Go(func() { _ = w.fleet.Run(ctx) })
-	if !within(20*time.Second, w.whole) {
+	if !await.Within(await.Limit, w.whole) {
 		return fmt.Errorf("replicas did not become ready: %+v", w.fleet.Replicas())
 	}
 	return nil
@@ -372,24 +373,6 @@ func (w *world) whole() bool {
 		}
 	}
 	return true
-}
-
-// within waits at most d for ok.
-func within(d time.Duration, ok func() bool) bool {
-	for end := time.Now().Add(d); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
-}
-
-// eventually fails the test if ok does not come true soon.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	if !within(10*time.Second, ok) {
-		tb.Fatalf("waited in vain for %s", what)
-	}
 }
 
 // config is that of a gateway of this world.

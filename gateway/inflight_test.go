@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 func TestBodiesInFlightAreBounded(t *testing.T) {
@@ -21,7 +23,7 @@ func TestBodiesInFlightAreBounded(t *testing.T) {
 	if _, err := io.WriteString(body, first[:10]); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the slow body is counted", func() bool { return s.g.inflight.bytes.Load() == 4096 })
+	await.That(t, "the slow body is counted", func() bool { return s.g.inflight.bytes.Load() == 4096 })
 
 	// What still fits is served, what does not is refused and may come again.
 	s.want(s.post("acme", chat(s.newMark())), http.StatusOK, "")
@@ -48,7 +50,7 @@ func TestBodiesInFlightAreBounded(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("no answer to the slow request")
 	}
-	eventually(t, "every body is given back", func() bool { return s.g.inflight.bytes.Load() == 0 })
+	await.That(t, "every body is given back", func() bool { return s.g.inflight.bytes.Load() == 0 })
 }
 
 func TestABodyMustFitWhatMayBeInFlight(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/sallyport-ai/sallyport/policies"
 	"github.com/sallyport-ai/sallyport/policy"
 	"github.com/sallyport-ai/sallyport/routing/prompt"
+	"github.com/sallyport-ai/sallyport/test/await"
 	"github.com/sallyport-ai/sallyport/test/metricsdoc"
 )
 
@@ -56,7 +57,7 @@ func eventful(t *testing.T) (pages []string, spans tracetest.SpanStubs) {
 		w.engine.on(mark, first(replies(http.StatusServiceUnavailable, engineText)))
 		w.post("acme", chat(mark))
 		if p := w.g.live.Load().Prompts["small"]; p != nil && p.Model() != w.model && w.g.cfg.Log == audit.Appender(w.log) {
-			eventually(t, "a look at what differs", func() bool { return strings.Contains(w.scrape(), "sallyport_prompt_divergences_total{") })
+			await.That(t, "a look at what differs", func() bool { return strings.Contains(w.scrape(), "sallyport_prompt_divergences_total{") })
 		}
 		pages = append(pages, w.scrape())
 		spans = append(spans, tracetest.SpanStubsFromReadOnlySpans(w.spans.Ended())...)
@@ -112,7 +113,7 @@ func TestEveryRequestIsCountedOnce(t *testing.T) {
 		`sallyport_requests_in_flight{operation="chat.completions"} 0`,
 	} {
 		// A request is counted when it is over, which is after its answer.
-		if !within(5*time.Second, func() bool { page = w.scrape(); return strings.Contains(page, line+"\n") }) {
+		if !await.Within(await.Limit, func() bool { page = w.scrape(); return strings.Contains(page, line+"\n") }) {
 			t.Errorf("no %s in\n%s", line, page)
 		}
 	}

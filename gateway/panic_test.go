@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // panicky panics instead of taking the n-th record.
@@ -44,7 +45,7 @@ func TestAPanicBesideARequestEndsNoMoreThanItself(t *testing.T) {
 	x := &exchange{g: s.g, id: "beside"}
 	for range 2 * mostLooks { // each gives its place back
 		ended := make(chan struct{})
-		eventually(t, "a place", func() bool {
+		await.That(t, "a place", func() bool {
 			return x.aside(t.Context(), func(context.Context) {
 				defer close(ended)
 				panic("a bug beside a request")
@@ -52,5 +53,5 @@ func TestAPanicBesideARequestEndsNoMoreThanItself(t *testing.T) {
 		})
 		<-ended
 	}
-	eventually(t, "its log line", func() bool { return strings.Contains(s.logged.String(), "a bug beside a request") })
+	await.That(t, "its log line", func() bool { return strings.Contains(s.logged.String(), "a bug beside a request") })
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // protocol is a route that streams, and what its streams are made of.
@@ -93,7 +94,7 @@ func onEach(t *testing.T, test func(t *testing.T, s *service, p protocol)) {
 	for _, p := range protocols {
 		t.Run(p.op.Name, func(t *testing.T) {
 			s.tb = t
-			eventually(t, "routes", func() bool {
+			await.That(t, "routes", func() bool {
 				for _, r := range s.fleet.Replicas() {
 					if len(r.Routes) < 4 {
 						return false

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // appendFunc is a log whose appends a test gets between.
@@ -74,7 +75,7 @@ func TestNothingIsForwardedThatCannotBeWrittenDown(t *testing.T) {
 			}
 		}
 	})
-	eventually(t, "all reservations to be given back", func() bool {
+	await.That(t, "all reservations to be given back", func() bool {
 		waiting := int64(0)
 		for _, r := range w.fleet.Replicas() {
 			waiting += r.Waiting
@@ -183,7 +184,7 @@ func TestAnOutcomeThatCannotBeWrittenDownIsTold(t *testing.T) {
 	if a := s.post("acme", chat(s.newMark())); a.status != http.StatusOK {
 		t.Fatal(a.body)
 	}
-	eventually(t, "the operator to be told", func() bool { return strings.Contains(s.logged.String(), "outcome not recorded") })
+	await.That(t, "the operator to be told", func() bool { return strings.Contains(s.logged.String(), "outcome not recorded") })
 }
 
 // What stays in the log of everything that the other tests did must be whole,

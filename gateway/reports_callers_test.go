@@ -17,6 +17,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // The reports go on: what a request, its caller and its headers can do.
@@ -38,7 +39,7 @@ func (s *service) lead(t *testing.T, r *replica, to string) {
 	r.front.astray.Store(&to)
 	t.Cleanup(func() {
 		r.front.astray.Store(nil)
-		eventually(t, "every replica to be well", s.whole)
+		await.That(t, "every replica to be well", s.whole)
 	})
 }
 

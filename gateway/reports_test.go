@@ -18,6 +18,7 @@ import (
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/routing/splice"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // What other gateways were reported to do wrong, tried on this one: a test for
@@ -310,7 +311,7 @@ func TestB022B024B025B064AClientThatLeavesStopsTheEngine(t *testing.T) {
 					t.Errorf("outcome %s %s", o[0].Status, o[0].Reason)
 				}
 			}
-			if !within(10*time.Second, func() bool {
+			if !await.Within(await.Limit, func() bool {
 				for _, r := range s.fleet.Replicas() {
 					if r.Running > 0 || r.Excluded != "" {
 						return false

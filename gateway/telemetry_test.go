@@ -18,6 +18,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // watched is a gateway whose telemetry is kept.
@@ -45,7 +47,7 @@ func watch(t *testing.T, edits ...func(*Config)) *watched {
 func (w *watched) trace(a answer) []sdktrace.ReadOnlySpan {
 	w.tb.Helper()
 	var found []sdktrace.ReadOnlySpan
-	eventually(w.tb, "the spans of "+a.id(), func() bool {
+	await.That(w.tb, "the spans of "+a.id(), func() bool {
 		for _, s := range w.spans.Ended() {
 			if value(s, "sallyport.decision.id") == a.id() {
 				for _, of := range w.spans.Ended() {

@@ -5,7 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // TestEvidenceStandsForItself exports and packs the logs of a gateway and its
@@ -21,7 +22,7 @@ func TestEvidenceStandsForItself(t *testing.T) {
 	for _, id := range ids {
 		recordsOf(t, w.logDir, id)
 	}
-	until(t, "the last decision to be covered by a checkpoint", func() bool {
+	await.That(t, "the last decision to be covered by a checkpoint", func() bool {
 		_, code := sallyport(t, "audit", "prove", w.logDir, ids[len(ids)-1], "--out", t.TempDir())
 		return code == 0
 	})
@@ -76,16 +77,4 @@ func TestEvidenceStandsForItself(t *testing.T) {
 	run(1, append([]string{"verify", in("forged.jsonl")}, keys...)...)
 	writeFile(t, in("b/keys.txt"), "")
 	run(1, append([]string{"verify", in("b")}, keys...)...)
-}
-
-// until waits for something to become so.
-func until(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for range 50 {
-		if so() {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	t.Fatalf("waited in vain for %s", what)
 }

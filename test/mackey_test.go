@@ -9,6 +9,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // TestAPromptIsKnownAgainUntilItsKeyIsDestroyed finds a prompt that somebody
@@ -57,7 +58,7 @@ func TestAPromptIsKnownAgainUntilItsKeyIsDestroyed(t *testing.T) {
 	if got, code := check(month); code != 0 || got != decision.Request.PromptMAC {
 		t.Errorf("the key of this month: exit %d, %q", code, got)
 	}
-	until(t, "the log to say that a key is gone", func() bool {
+	await.That(t, "the log to say that a key is gone", func() bool {
 		for _, r := range tlogtest.Records(t, w.logDir, 0) {
 			if r.Kind == audit.KindAdmin && r.Status == "reported" && strings.Contains(string(r.Event), `"destroy_mac_keys","keys":[{"tenant":"acme","month":"2026-01","sha256":"`) {
 				return true

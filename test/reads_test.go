@@ -9,6 +9,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // TestWhoReadsALogStandsInIt reads the logs of a gateway and of a relay, while
@@ -41,7 +42,7 @@ func TestWhoReadsALogStandsInIt(t *testing.T) {
 	}
 	sallyport(t, "audit", "query", w.logDir, "--tenant", "acme")
 	sallyport(t, "audit", "show", w.replicas[0].logDir)
-	until(t, "the reads to be recorded", func() bool { return len(reads(w.logDir)) == 1 && len(reads(w.replicas[0].logDir)) == 1 })
+	await.That(t, "the reads to be recorded", func() bool { return len(reads(w.logDir)) == 1 && len(reads(w.replicas[0].logDir)) == 1 })
 	if got := reads(w.logDir)[0]; !strings.HasPrefix(got, "sallyport audit query") || !strings.HasSuffix(got, "--tenant=acme") {
 		t.Errorf("recorded is %q", got)
 	}
@@ -51,7 +52,7 @@ func TestWhoReadsALogStandsInIt(t *testing.T) {
 		sallyport(t, append([]string{"audit"}, args...)...)
 	}
 	w.serve(t)
-	until(t, "what was read meanwhile to be recorded", func() bool { return len(reads(w.logDir)) == 5 })
+	await.That(t, "what was read meanwhile to be recorded", func() bool { return len(reads(w.logDir)) == 5 })
 
 	inbox := filepath.Join(w.logDir, "inbox")
 	if err := os.RemoveAll(inbox); err != nil {

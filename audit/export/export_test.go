@@ -21,6 +21,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit/export/sink"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // world is a real log, and what is exported from it.
@@ -122,11 +123,7 @@ func (w *world) start(change func(*Exporter), sinks ...SinkConfig) (x *Exporter,
 // until waits for something that happens soon.
 func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatalf("never: %s", what)
-		}
-	}
+	await.That(w.t, what, ok)
 }
 
 // caughtUp waits until every sink has all there is.

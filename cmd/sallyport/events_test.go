@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/routing/kvevents"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // Captures of real publishers live beside the repository, not in it.
@@ -180,15 +181,6 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("waited in vain for", what)
-		}
-	}
-}
-
 func TestTailFillsHolesAndSaysWhatIsLost(t *testing.T) {
 	dir := t.TempDir()
 	replay, err := kvevents.NewReplayServer(kvevents.ReplayConfig{Listen: "ipc://" + dir + "/r", Buffer: 4, TopicFrame: true})
@@ -213,7 +205,7 @@ func TestTailFillsHolesAndSaysWhatIsLost(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- tl.run(ctx) }()
-	await(t, "the replay", func() bool { return strings.Contains(out.String(), "#5") })
+	await.That(t, "the replay", func() bool { return strings.Contains(out.String(), "#5") })
 	replay.Append(message(6)) // lost on the way
 	replay.Append(message(7))
 	publish := func(seq uint64) {
@@ -222,12 +214,12 @@ func TestTailFillsHolesAndSaysWhatIsLost(t *testing.T) {
 		}
 	}
 	publish(7)
-	await(t, "what was lost on the way", func() bool { return strings.Contains(out.String(), "#7") })
+	await.That(t, "what was lost on the way", func() bool { return strings.Contains(out.String(), "#7") })
 	publish(7) // a batch that the replay had
 	publish(8)
-	await(t, "a batch after the replay", func() bool { return strings.Contains(out.String(), "#8") })
+	await.That(t, "a batch after the replay", func() bool { return strings.Contains(out.String(), "#8") })
 	publish(0) // another process
-	await(t, "a batch of another process", func() bool { return strings.Contains(out.String(), "#0") })
+	await.That(t, "a batch of another process", func() bool { return strings.Contains(out.String(), "#0") })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error("interrupted:", err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 func TestTwoReplicasNeverShareAConnection(t *testing.T) {
@@ -50,7 +51,7 @@ func TestPrepareMakesTheConnectionThatDoUses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a spare connection", func() bool { return len(p.spare) == 1 && !p.ahead.Load() })
+	await.That(t, "a spare connection", func() bool { return len(p.spare) == 1 && !p.ahead.Load() })
 	if n := s.requests.Load(); n != 0 {
 		t.Fatalf("preparing sent %d requests", n)
 	}
@@ -83,7 +84,7 @@ func TestASpareThatGrewOldIsDropped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a spare connection", func() bool { return len(p.spare) == 1 })
+	await.That(t, "a spare connection", func() bool { return len(p.spare) == 1 })
 	old := <-p.spare
 	old.made = time.Now().Add(-spareAge)
 	p.spare <- old
@@ -111,7 +112,7 @@ func TestAFailedPreparationIsReportedByDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the preparation to end", func() bool { return !p.ahead.Load() })
+	await.That(t, "the preparation to end", func() bool { return !p.ahead.Load() })
 	if _, err := do(t.Context(), c, r); !errors.Is(err, ErrIdentity) {
 		t.Fatal(err)
 	}
@@ -143,7 +144,7 @@ func TestNothingIsSentTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the connection to be idle", func() bool { return p.open.Load() == 1 && p.busy.Load() == 0 })
+	await.That(t, "the connection to be idle", func() bool { return p.open.Load() == 1 && p.busy.Load() == 0 })
 	again := post(`{"n":2}`)
 	again.Header.Set("Idempotency-Key", "k") // net/http takes this for permission
 	if _, err := c.Do(t.Context(), r, again); !errors.Is(err, ErrUnreachable) {
@@ -203,7 +204,7 @@ func TestAPreparationThatComesTooLateIsDropped(t *testing.T) {
 		}
 		c.Prepare(t.Context(), s.Replica)
 		c.Close()
-		eventually(t, "the preparation to end", func() bool { return !p.ahead.Load() })
+		await.That(t, "the preparation to end", func() bool { return !p.ahead.Load() })
 		if n := p.open.Load(); n != 0 {
 			t.Fatalf("%d connections are left open", n)
 		}
@@ -213,16 +214,6 @@ func TestAPreparationThatComesTooLateIsDropped(t *testing.T) {
 func TestNewNeedsAnIdentity(t *testing.T) {
 	if _, err := New(Config{}); err == nil {
 		t.Fatal("a client without an identity was made")
-	}
-}
-
-// eventually fails the test if ok does not come true soon.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
-		}
 	}
 }
 
@@ -266,9 +257,9 @@ func TestAConnectionTakesNoRequestsOnceItsProofIsAboutToExpire(t *testing.T) {
 	p.prepare(t.Context()) // the idle one serves
 	expire()
 	p.transport.CloseIdleConnections()
-	eventually(t, "the idle connection to close", func() bool { return p.open.Load() == 0 })
+	await.That(t, "the idle connection to close", func() bool { return p.open.Load() == 0 })
 	p.prepare(t.Context())
-	eventually(t, "a spare", func() bool { return len(p.spare) == 1 })
+	await.That(t, "a spare", func() bool { return len(p.spare) == 1 })
 	expire()
 	ask(4)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/sallyport-ai/sallyport/identity/dpop"
 	"github.com/sallyport-ai/sallyport/identity/revocation"
 	"github.com/sallyport-ai/sallyport/identity/valkey"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // server is a real one, on a socket of its own.
@@ -222,7 +223,7 @@ func TestAServerThatKnowsAProofAnswers(t *testing.T) {
 	if down == nil || two.Err() == nil {
 		t.Fatal("the scene is not set")
 	}
-	if !eventually(func() bool {
+	if !await.Within(await.Limit, func() bool {
 		if len(names) == 0 {
 			return false
 		}
@@ -260,13 +261,13 @@ func TestWhileTheServerIsDownItDeniesOrGoesByWhatItKnows(t *testing.T) {
 		t.Errorf("told of a loss %d and %d times", strictSeen.lost.Load(), localSeen.lost.Load())
 	}
 	s.start()
-	if !eventually(func() bool {
+	if !await.Within(await.Limit, func() bool {
 		first, err := strict.Spend(t.Context(), dpop.Holder{}, proof(fmt.Sprint("back", time.Now().UnixNano())), until)
 		return first && err == nil
 	}) {
 		t.Error("deny: did not come back")
 	}
-	if !eventually(func() bool {
+	if !await.Within(await.Limit, func() bool {
 		_, err := local.Spend(t.Context(), dpop.Holder{}, proof(fmt.Sprint("back", time.Now().UnixNano())), until)
 		return err == nil && local.Err() == nil
 	}) {
@@ -366,21 +367,12 @@ func TestAServerThatIsDownIsLeftAloneByThoseWhoCanDoWithout(t *testing.T) {
 func TestATimeoutThatIsNotSetIsShortAndNotNone(t *testing.T) {
 	s := newServer(t)
 	store := open(t, s, "", nil, func(c *valkey.Config) { c.Timeout = 0 })
-	if !eventually(func() bool {
+	if !await.Within(await.Limit, func() bool {
 		first, err := store.Spend(t.Context(), dpop.Holder{}, proof(fmt.Sprint(time.Now().UnixNano())), time.Now().Add(time.Minute))
 		return first && err == nil
 	}) {
 		t.Errorf("no answer in the time there is: %v", store.Err())
 	}
-}
-
-func eventually(ok func() bool) bool {
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if ok() {
-			return true
-		}
-	}
-	return false
 }
 
 func withdraw(t *testing.T, e revocation.Entry) revocation.Entry {
@@ -418,13 +410,13 @@ func TestARevocationReachesEveryGatewayAndOutlivesTheServersMemory(t *testing.T)
 		t.Fatal(err)
 	}
 	for i, r := range gateways {
-		if !eventually(func() bool { return errors.Is(r.Check(who, "acme"), identity.ErrBadCredential) }) {
+		if !await.Within(await.Limit, func() bool { return errors.Is(r.Check(who, "acme"), identity.ErrBadCredential) }) {
 			t.Errorf("gateway %d never heard", i)
 		}
 	}
 	s.stop()
 	s.start() // it keeps nothing
-	if !eventually(func() bool {
+	if !await.Within(await.Limit, func() bool {
 		all, err := operator.Read(t.Context())
 		return err == nil && slices.ContainsFunc(all, func(e revocation.Entry) bool { return e.ID == first.ID })
 	}) {
@@ -441,7 +433,7 @@ func TestARevocationReachesEveryGatewayAndOutlivesTheServersMemory(t *testing.T)
 	}
 	stranger := identity.Principal{Tenant: "globex", Subject: "bob", IssuedAt: time.Now().Add(-time.Minute)}
 	for i, r := range gateways {
-		if !eventually(func() bool { return errors.Is(r.Check(stranger, "globex"), identity.ErrBadCredential) }) {
+		if !await.Within(await.Limit, func() bool { return errors.Is(r.Check(stranger, "globex"), identity.ErrBadCredential) }) {
 			t.Errorf("gateway %d no longer hears", i)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/identity"
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 func TestTheAuthorityWarnsAndStaysOutOfProduction(t *testing.T) {
@@ -188,7 +189,7 @@ func TestAnSVIDIsReplacedAtHalfItsLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "rotation", func() bool {
+	await.That(t, "rotation", func() bool {
 		svid, err := source.GetX509SVID()
 		if err != nil {
 			t.Fatalf("expired before it was replaced: %v", err)

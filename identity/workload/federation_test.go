@@ -21,6 +21,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 var partner = spiffeid.RequireTrustDomainFromString("partner.example")
@@ -130,7 +131,7 @@ func TestAFederatedDomainIsBelievedAndOnlyWhomItIsToldToAdmitIsAdmitted(t *testi
 		t.Run(profile, func(t *testing.T) {
 			e := newEndpoint(t, spiffe)
 			ours := e.federated(t)
-			waitFor(t, "the partner's bundle", func() bool { return knows(ours) })
+			await.That(t, "the partner's bundle", func() bool { return knows(ours) })
 			// The partner believes us as well, or it would not talk.
 			theirs := own{e.app, ours}
 			for _, c := range []struct {
@@ -213,7 +214,7 @@ func TestAnEndpointThatIsNotTheOneConfiguredIsNotBelieved(t *testing.T) {
 			e := newEndpoint(t, c.spiffe)
 			c.change(e)
 			ours := e.federated(t)
-			waitFor(t, "a fetch that fails", func() bool { return e.complaint.Load() })
+			await.That(t, "a fetch that fails", func() bool { return e.complaint.Load() })
 			if _, err := ours.GetX509BundleForTrustDomain(partner); !errors.Is(err, workload.ErrStale) {
 				t.Errorf("it is believed: %v", err)
 			}
@@ -228,7 +229,7 @@ func TestAnAuthorityThatLeftTheBundleIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	e, next := newEndpoint(t, false), newEndpoint(t, false)
 	ours := e.federated(t)
-	waitFor(t, "the partner's bundle", func() bool { return knows(ours) })
+	await.That(t, "the partner's bundle", func() bool { return knows(ours) })
 	url := serveTLS(t, workload.ServerConfig(ours, workload.ExactID(e.app.ID())), sayPeer)
 	ask := func(s *workload.Source) bool {
 		_, err := get(t, own{s, ours}, workload.ExactID(ours.ID()), url)
@@ -238,7 +239,7 @@ func TestAnAuthorityThatLeftTheBundleIsNotBelieved(t *testing.T) {
 		t.Fatal("before the change the old authority is to be believed, and not the new")
 	}
 	e.serves(t, next.bundle)
-	waitFor(t, "the new authority to be believed", func() bool { return ask(next.app) })
+	await.That(t, "the new authority to be believed", func() bool { return ask(next.app) })
 	if ask(e.app) {
 		t.Error("the authority that was removed is believed")
 	}
@@ -258,12 +259,12 @@ func TestAnEndpointIsBelievedByTheBundleThatItGaveLast(t *testing.T) {
 	both := e.bundle.Clone()
 	both.AddX509Authority(next.bundle.X509Authorities()[0])
 	e.serves(t, both)
-	waitFor(t, "both authorities", func() bool { return authorities() == 2 })
+	await.That(t, "both authorities", func() bool { return authorities() == 2 })
 	// Now the endpoint has its certificate from the new authority, and the old
 	// one, by which it was believed the first time, is gone.
 	e.shows.Store(next.shows.Load())
 	e.serves(t, next.bundle)
-	waitFor(t, "the new authority alone", func() bool { return authorities() == 1 })
+	await.That(t, "the new authority alone", func() bool { return authorities() == 1 })
 	if b, err := ours.GetX509BundleForTrustDomain(partner); err != nil || !b.HasX509Authority(next.bundle.X509Authorities()[0]) {
 		t.Errorf("the authority that is left is not the new one: %v", err)
 	}
@@ -275,7 +276,7 @@ func TestAKeyForCertificatesIsNoneForTokens(t *testing.T) {
 	e.bundle.SetJWTAuthorities(nil)
 	e.serves(t, e.bundle)
 	ours := e.federated(t)
-	waitFor(t, "the partner's bundle", func() bool { return knows(ours) })
+	await.That(t, "the partner's bundle", func() bool { return knows(ours) })
 	if b, err := ours.GetJWTBundleForTrustDomain(partner); err != nil || len(b.JWTAuthorities()) != 0 {
 		t.Errorf("the keys of its JWT-SVIDs: %v, %v", b.JWTAuthorities(), err)
 	}
@@ -286,13 +287,13 @@ func TestABundleIsNotBelievedForEver(t *testing.T) {
 	e := newEndpoint(t, true)
 	e.config.MaxStale = 2 * time.Second
 	ours := e.federated(t)
-	waitFor(t, "the partner's bundle", func() bool { return knows(ours) })
+	await.That(t, "the partner's bundle", func() bool { return knows(ours) })
 	good := *e.answer.Load()
 	e.does(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
 	if !knows(ours) {
 		t.Error("a failed fetch unloads the bundle at once")
 	}
-	waitFor(t, "the bundle to be stale", func() bool {
+	await.That(t, "the bundle to be stale", func() bool {
 		_, err := ours.GetX509BundleForTrustDomain(partner)
 		return errors.Is(err, workload.ErrStale)
 	})
@@ -300,7 +301,7 @@ func TestABundleIsNotBelievedForEver(t *testing.T) {
 		t.Error("a partner's outage makes us unready")
 	}
 	e.does(good)
-	waitFor(t, "the bundle to be back", func() bool { return knows(ours) })
+	await.That(t, "the bundle to be back", func() bool { return knows(ours) })
 }
 
 func TestAFederationThatCannotHoldIsRefusedAtTheStart(t *testing.T) {

@@ -2,7 +2,6 @@ package workload_test
 
 import (
 	"bufio"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -19,6 +18,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 func TestAWrongIdentityIsToldFromABrokenNetwork(t *testing.T) {
@@ -301,7 +301,7 @@ func TestRotationEndsNoStream(t *testing.T) {
 		}
 		before := serial()
 		a.Rotate()
-		waitFor(t, "a new SVID", func() bool { return serial() != before })
+		await.That(t, "a new SVID", func() bool { return serial() != before })
 		step <- struct{}{}
 	}
 	if body, err := io.ReadAll(resp.Body); err != nil || len(body) != 0 {
@@ -322,7 +322,7 @@ func TestAnOutageLongerThanAnSVIDIsNoticedAndOver(t *testing.T) {
 	if err := a.Outage(true); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "expiry", func() bool { return errors.Is(gateway.Ready(), workload.ErrExpired) })
+	await.That(t, "expiry", func() bool { return errors.Is(gateway.Ready(), workload.ErrExpired) })
 	if gateway.Remaining() != 0 || !gateway.ID().IsZero() {
 		t.Errorf("an expired source still is somebody: %v, %v", gateway.ID(), gateway.Remaining())
 	}
@@ -340,22 +340,9 @@ func TestAnOutageLongerThanAnSVIDIsNoticedAndOver(t *testing.T) {
 	if err := a.Outage(false); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "recovery", func() bool { return gateway.Ready() == nil && relay.Ready() == nil })
+	await.That(t, "recovery", func() bool { return gateway.Ready() == nil && relay.Ready() == nil })
 	if _, err := get(t, gateway, want, url); err != nil {
 		t.Errorf("after the outage: %v", err)
-	}
-}
-
-func waitFor(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("no %s within 20 s", what)
-		case <-time.After(5 * time.Millisecond):
-		}
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/routing/blockid"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // authority is a certificate authority for the SVIDs of a test.
@@ -308,11 +309,7 @@ func start(t testing.TB, c Config) *Fleet {
 // until waits for a condition that another goroutine brings about.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
+	await.That(t, what, ok)
 }
 
 func (f *Fleet) status(i int) Status { return f.Replicas()[i] }

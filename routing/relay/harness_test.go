@@ -28,6 +28,7 @@ import (
 	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 	"github.com/sallyport-ai/sallyport/routing/ticket"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 var domain = workloadtest.Domain
@@ -292,11 +293,7 @@ func (w *world) clientOf(s *workload.Source) *http.Client {
 // eventually waits for a condition.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
+	await.That(t, what, ok)
 }
 
 func (w *world) ready() {
