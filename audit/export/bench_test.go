@@ -3,8 +3,6 @@ package export
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -37,8 +35,10 @@ func backlog(b *testing.B, n int) *world {
 	return w
 }
 
-// BenchmarkExport drains a log of decisions with six candidates into one sink.
-// One operation is one record. peak-MiB is how much the heap grew at most.
+// BenchmarkExport drains a log of decisions with six candidates into one sink,
+// whose receiver is a process of its own. cpu-µs/record is what this process
+// computed for a record, from the disk to the wire; peak-MiB is how much its
+// heap grew at most.
 func BenchmarkExport(b *testing.B) {
 	const n = 60_000
 	w := backlog(b, n)
@@ -50,18 +50,8 @@ func BenchmarkExport(b *testing.B) {
 		size = len(e.Leaf)
 		break
 	}
-	fast := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		buf := make([]byte, 64<<10)
-		for {
-			if _, err := r.Body.Read(buf); err != nil {
-				break
-			}
-		}
-		_, _ = rw.Write([]byte(`{"text":"Success","code":0}`))
-	}))
-	defer fast.Close()
-	token := filepath.Join(b.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("t"), 0o600); err != nil {
+	secret := filepath.Join(b.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("access\nsecretsecret\n"), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	for _, c := range []SinkConfig{
@@ -69,7 +59,10 @@ func BenchmarkExport(b *testing.B) {
 		{Format: "ocsf", To: sink.Config{File: &sink.FileConfig{}}},
 		{Format: "ecs", To: sink.Config{File: &sink.FileConfig{}}},
 		{Format: "cef", To: sink.Config{File: &sink.FileConfig{}}},
-		{Format: "ocsf", To: sink.Config{HEC: &sink.HECConfig{URL: fast.URL, TokenFile: token}}},
+		{Format: "ocsf", To: sink.Config{HEC: &sink.HECConfig{TokenFile: secret}}},
+		{Format: "ocsf", To: sink.Config{OTLP: &sink.OTLPConfig{}}},
+		{Format: "ocsf", To: sink.Config{Kafka: &sink.KafkaConfig{Topic: "audit", Plaintext: true}}},
+		{Format: "ocsf", To: sink.Config{S3: &sink.S3Config{Bucket: "audit", Lock: "none", CredentialsFile: secret}}},
 		{Format: "ocsf", To: sink.Config{RELP: &sink.RELPConfig{}}},
 		{Format: "ocsf", To: sink.Config{Syslog: &sink.SyslogConfig{}}},
 	} {
@@ -87,6 +80,16 @@ func BenchmarkExport(b *testing.B) {
 				format := c.Format
 				c = rsyslogSink(kind.Name, r, a)
 				c.Format = format
+			}
+			switch {
+			case c.To.HEC != nil:
+				c.To.HEC.URL = receiverProcess(b, kind.Name)
+			case c.To.OTLP != nil:
+				c.To.OTLP.URL = receiverProcess(b, kind.Name)
+			case c.To.Kafka != nil:
+				c.To.Kafka.Brokers = []string{receiverProcess(b, kind.Name)}
+			case c.To.S3 != nil:
+				c.To.S3.URL = receiverProcess(b, kind.Name)
 			}
 			for i := 0; b.Loop(); i++ {
 				b.StopTimer()

@@ -98,3 +98,21 @@ func TestASinkStopsSoonAlthoughItsBrokerIsGone(t *testing.T) {
 	}
 	k.Start() // for the cleanup
 }
+
+func TestKafkaTakesRecordsHoweverLongItWasGone(t *testing.T) {
+	k := exporttest.NewKafka(t, exporttest.NewAuthority(t))
+	s, err := sink.Open(t.Context(), &sink.Config{Kafka: k.Config}, sink.Options{Name: "kafka", Origin: origin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	b := &sink.Batch{Origin: origin, Next: 3}
+	for i := range 3 {
+		old := time.Now().Add(-100 * time.Hour)
+		b.Messages = append(b.Messages, sink.Message{Index: uint64(i), ID: fmt.Sprintf("%s/%d", origin, i), Kind: "decision", Time: old, Severity: 1, Body: []byte("{}")})
+	}
+	if n, err := s.Send(t.Context(), b); err != nil || n != len(b.Messages) {
+		t.Fatalf("%d taken, %v", n, err)
+	}
+	contiguous(t, consumed(t, k, 3), 3)
+}

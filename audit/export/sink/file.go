@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit/durable"
@@ -44,17 +45,15 @@ type file struct {
 
 	f    *os.File // nil: to be opened
 	size int64
+	buf  []byte
 }
 
 func (f *file) Send(_ context.Context, b *Batch) (int, error) {
 	if err := f.ready(b.First); err != nil {
 		return 0, err
 	}
-	var lines []byte
-	for _, m := range b.Messages {
-		lines = append(append(lines, m.Body...), '\n')
-	}
-	n, err := f.f.Write(lines)
+	f.buf = appendLines(f.buf[:0], b)
+	n, err := f.f.Write(f.buf)
 	if err == nil {
 		err = f.f.Sync()
 	}
@@ -64,6 +63,19 @@ func (f *file) Send(_ context.Context, b *Batch) (int, error) {
 	}
 	f.size += int64(n)
 	return len(b.Messages), nil
+}
+
+// appendLines adds each message as a line.
+func appendLines(dst []byte, b *Batch) []byte {
+	size := 0
+	for i := range b.Messages {
+		size += len(b.Messages[i].Body) + 1
+	}
+	dst = slices.Grow(dst, size)
+	for i := range b.Messages {
+		dst = append(append(dst, b.Messages[i].Body...), '\n')
+	}
+	return dst
 }
 
 // ready opens the file if it is not open, or is not the one at its path any

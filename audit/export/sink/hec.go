@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/sallyport-ai/sallyport/audit"
 )
 
 // HECConfig is the HTTP Event Collector of Splunk. Without ack an answer means
@@ -63,17 +65,6 @@ type hec struct {
 	poll       time.Duration
 }
 
-// hecEvent is the envelope of one event.
-type hecEvent struct {
-	Time       json.Number       `json:"time"` // seconds
-	Host       string            `json:"host"`
-	Source     string            `json:"source"`
-	SourceType string            `json:"sourcetype"`
-	Index      string            `json:"index,omitempty"`
-	Fields     map[string]string `json:"fields"`
-	Event      json.RawMessage   `json:"event"`
-}
-
 // hecAnswer is what the collector says.
 type hecAnswer struct {
 	Text    string `json:"text"`
@@ -87,11 +78,7 @@ func (h *hec) Send(ctx context.Context, b *Batch) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	body, err := h.body(b)
-	if err != nil {
-		return 0, err
-	}
-	a, err := post(ctx, h.client, h.event, header, body)
+	a, err := post(ctx, h.client, h.event, header, h.body(b))
 	if err != nil {
 		return 0, fmt.Errorf("hec: %w", err)
 	}
@@ -132,29 +119,45 @@ func (h *hec) header() (http.Header, error) {
 	}, nil
 }
 
-// body is one envelope after the other.
-func (h *hec) body(b *Batch) ([]byte, error) {
-	var out []byte
-	for _, m := range b.Messages {
-		event := json.RawMessage(m.Body)
-		if h.raw {
-			quoted, err := json.Marshal(string(m.Body))
-			if err != nil {
-				return nil, fmt.Errorf("hec: encode: %w", err)
-			}
-			event = quoted
-		}
-		us := m.Time.UnixMicro()
-		e, err := json.Marshal(hecEvent{
-			Time: json.Number(fmt.Sprintf("%d.%06d", us/1e6, us%1e6)), Host: h.origin, Source: "sallyport", SourceType: "sallyport:audit",
-			Index: h.config.Index, Fields: map[string]string{"event_id": m.ID, "log_index": strconv.FormatUint(m.Index, 10)}, Event: event,
-		})
-		if err != nil {
-			return nil, fmt.Errorf("hec: encode: %w", err)
-		}
-		out = append(append(out, e...), '\n')
+// body is one envelope after the other:
+//
+//	{"time":SECONDS,"host":ORIGIN,"source":"sallyport","sourcetype":"sallyport:audit","index":INDEX,
+//	 "fields":{"event_id":…,"log_index":"…"},"event":…}
+//
+// An event that is text and not JSON is a string there. Each batch has a body of
+// its own: a transport may still read it when the answer is there.
+func (h *hec) body(b *Batch) []byte {
+	size := 0
+	for i := range b.Messages {
+		size += len(b.Messages[i].Body) + 512
 	}
-	return out, nil
+	out := make([]byte, 0, size)
+	for i := range b.Messages {
+		out = h.appendEvent(out, &b.Messages[i])
+	}
+	return out
+}
+
+func (h *hec) appendEvent(b []byte, m *Message) []byte {
+	us := m.Time.UnixMicro()
+	b = strconv.AppendInt(append(b, `{"time":`...), us/1e6, 10)
+	b = append(b, '.')
+	fraction := strconv.AppendInt(nil, 1e6+us%1e6, 10) // its six digits after a 1
+	b = append(b, fraction[1:]...)
+	b = audit.AppendText(append(b, `,"host":`...), h.origin)
+	b = append(b, `,"source":"sallyport","sourcetype":"sallyport:audit"`...)
+	if h.config.Index != "" {
+		b = audit.AppendText(append(b, `,"index":`...), h.config.Index)
+	}
+	b = audit.AppendText(append(b, `,"fields":{"event_id":`...), m.ID)
+	b = strconv.AppendUint(append(b, `,"log_index":"`...), m.Index, 10)
+	b = append(b, `"},"event":`...)
+	if h.raw {
+		b = audit.AppendText(b, string(m.Body))
+	} else {
+		b = append(b, m.Body...)
+	}
+	return append(b, "}\n"...)
 }
 
 // indexed asks until the events are, or it has taken too long: an

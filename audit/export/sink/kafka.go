@@ -57,7 +57,7 @@ func openKafka(_ context.Context, c *Config, o Options) (Sink, error) {
 	client, err := kgo.NewClient(append(
 		KafkaOptions(c.Kafka), kgo.ClientID("sallyport-"+o.Name), kgo.DefaultProduceTopic(c.Kafka.Topic),
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
-		kgo.RecordDeliveryTimeout(time.Minute), kgo.ProducerLinger(0), kgo.MaxBufferedBytes(8<<20),
+		kgo.ProducerLinger(0), kgo.MaxBufferedBytes(8<<20),
 		kgo.MetadataMinAge(time.Second),
 		// Else nothing ends a request whose answer does not come, and a sink
 		// whose brokers are gone could not be stopped. What was in flight is sent
@@ -96,6 +96,9 @@ func scramOf(k *KafkaConfig) sasl.Mechanism {
 	})
 }
 
+// kafkaPatience is how long a batch may take. Then it is sent again.
+const kafkaPatience = time.Minute
+
 type kafka struct {
 	client *kgo.Client
 	origin string
@@ -111,6 +114,10 @@ func (k *kafka) Send(ctx context.Context, b *Batch) (int, error) {
 			},
 		}
 	}
+	// The producer's own limit counts from the time of a record, and so would
+	// never let go what is old.
+	ctx, cancel := context.WithTimeout(ctx, kafkaPatience)
+	defer cancel()
 	results := k.client.ProduceSync(ctx, records...)
 	// Results come in the order of acknowledgement; of one partition, that of
 	// the records.

@@ -21,7 +21,7 @@ type RELPConfig struct {
 }
 
 var relpKind = Kind{
-	Name: "relp", Batch: 512 << 10, Wait: 100 * time.Millisecond, Limit: syslogLimit,
+	Name: "relp", Batch: 2 << 20, Wait: 100 * time.Millisecond, Limit: syslogLimit,
 	has:   func(c *Config) bool { return c.RELP != nil },
 	paths: func(c *Config) []*string { return c.RELP.TLS.paths() },
 	check: func(c *Config, p *problems) {
@@ -88,7 +88,8 @@ func (r *relp) Close() error {
 type relpConn struct {
 	conn    *tls.Conn
 	out     *bufio.Writer
-	next    int // transaction number
+	head    []byte // of the frame that is written
+	next    int    // transaction number
 	answers chan relpAnswer
 	over    chan struct{} // closed when the reader has ended
 	stop    chan struct{} // ends the reader
@@ -105,6 +106,7 @@ type relpAnswer struct {
 const (
 	lastTxnr   = 999_999_999 // then it begins at 1 again
 	maxRELP    = 128 << 10   // of an answer; a receiver has nothing longer to say
+	maxAnswers = 128         // that have come and were not looked at
 	relpOffers = "relp_version=0\nrelp_software=sallyport\ncommands=syslog"
 )
 
@@ -116,13 +118,10 @@ func openRELP(ctx context.Context, config *RELPConfig) (*relpConn, error) {
 	}
 	c := &relpConn{
 		conn: conn, out: bufio.NewWriterSize(conn, 32<<10), next: 1,
-		answers: make(chan relpAnswer, 1), over: make(chan struct{}), stop: make(chan struct{}),
+		answers: make(chan relpAnswer, maxAnswers), over: make(chan struct{}), stop: make(chan struct{}),
 	}
 	go c.read()
 	txnr, err := c.command("open", []byte(relpOffers))
-	if err == nil {
-		err = c.out.Flush()
-	}
 	if err == nil {
 		err = c.opened(ctx, txnr)
 	}
@@ -152,16 +151,16 @@ func (c *relpConn) command(name string, data []byte) (int, error) {
 	if c.next++; c.next > lastTxnr {
 		c.next = 1
 	}
-	head := fmt.Appendf(nil, "%d %s %d", txnr, name, len(data))
+	head := append(strconv.AppendInt(c.head[:0], int64(txnr), 10), ' ')
+	head = append(append(head, name...), ' ')
+	head = strconv.AppendInt(head, int64(len(data)), 10)
 	if len(data) > 0 {
 		head = append(head, ' ')
 	}
-	for _, part := range [][]byte{head, data, {'\n'}} {
-		if _, err := c.out.Write(part); err != nil {
-			return 0, err
-		}
-	}
-	return txnr, nil
+	c.head = head
+	_, err1 := c.out.Write(head)
+	_, err2 := c.out.Write(data)
+	return txnr, errors.Join(err1, err2, c.out.WriteByte('\n'))
 }
 
 func (c *relpConn) send(ctx context.Context, origin string, messages []Message, window int) (taken int, err error) {
@@ -181,9 +180,6 @@ func (c *relpConn) send(ctx context.Context, origin string, messages []Message, 
 				return taken, err
 			}
 			at[txnr], sent = sent, sent+1
-		}
-		if err := c.out.Flush(); err != nil {
-			return taken, err
 		}
 		a, err := c.answer(ctx)
 		if err != nil {
@@ -208,8 +204,17 @@ func (c *relpConn) send(ctx context.Context, origin string, messages []Message, 
 	return taken, nil
 }
 
-// answer waits for the next one.
+// answer waits for the next one. While there are some, what was written is not
+// sent on its way: then each message would cost a system call and a TLS record.
 func (c *relpConn) answer(ctx context.Context) (relpAnswer, error) {
+	select {
+	case a := <-c.answers:
+		return a, a.err
+	default:
+	}
+	if err := c.out.Flush(); err != nil {
+		return relpAnswer{}, err
+	}
 	select {
 	case a := <-c.answers:
 		return a, a.err

@@ -93,10 +93,7 @@ func (s *s3) name(b *Batch) string {
 }
 
 func (s *s3) Send(ctx context.Context, b *Batch) (int, error) {
-	var body []byte
-	for _, m := range b.Messages {
-		body = append(append(body, m.Body...), '\n')
-	}
+	body := appendLines(nil, b)
 	opts := minio.PutObjectOptions{ContentType: "application/x-ndjson", DisableMultipart: true, SendContentMd5: true}
 	if s.suffix == ".log" {
 		opts.ContentType = "text/plain; charset=utf-8"
