@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/sallyport-ai/sallyport/audit/export/sink"
 )
@@ -66,6 +67,31 @@ type Message struct {
 // anchors, which it leaves out.
 func (k *Kafka) Consume(n int) (all []Message) {
 	k.t.Helper()
+	k.read(func(m Message) {
+		if m.Header["kind"] != "anchor" {
+			all = append(all, m)
+		}
+	}, func(int64) bool { return len(all) < n })
+	return all
+}
+
+// Held is all that the topic holds now, anchors too.
+func (k *Kafka) Held() (all []Message) {
+	k.t.Helper()
+	end := int64(-1)
+	k.read(func(m Message) { all = append(all, m) }, func(offset int64) bool {
+		if end < 0 {
+			end = k.end()
+		}
+		return offset < end
+	})
+	return all
+}
+
+// read gives each message from the beginning on, as long as there is to be more
+// behind an offset.
+func (k *Kafka) read(each func(Message), more func(offset int64) bool) {
+	k.t.Helper()
 	ctx, cancel := context.WithTimeout(k.t.Context(), 30*time.Second)
 	defer cancel()
 	client, err := kgo.NewClient(append(sink.KafkaOptions(k.Config), kgo.ConsumeTopics(k.Config.Topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
@@ -73,20 +99,39 @@ func (k *Kafka) Consume(n int) (all []Message) {
 		k.t.Fatal(err)
 	}
 	defer client.Close()
-	for len(all) < n {
+	for next := int64(0); more(next); {
 		fetches := client.PollFetches(ctx)
 		if err := ctx.Err(); err != nil {
-			k.t.Fatalf("%d of %d records consumed: %v", len(all), n, err)
+			k.t.Fatalf("%d records consumed: %v", next, err)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			m := Message{Key: r.Key, Value: r.Value, Header: make(map[string]string)}
 			for _, h := range r.Headers {
 				m.Header[h.Key] = string(h.Value)
 			}
-			if m.Header["kind"] != "anchor" {
-				all = append(all, m)
-			}
+			next = r.Offset + 1
+			each(m)
 		})
 	}
-	return all
+}
+
+// end is the offset behind the last record of the topic.
+func (k *Kafka) end() int64 {
+	k.t.Helper()
+	client, err := kgo.NewClient(sink.KafkaOptions(k.Config)...)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer client.Close()
+	partition := kmsg.NewListOffsetsRequestTopicPartition()
+	partition.Timestamp = -1
+	topic := kmsg.NewListOffsetsRequestTopic()
+	topic.Topic, topic.Partitions = k.Config.Topic, append(topic.Partitions, partition)
+	req := kmsg.NewPtrListOffsetsRequest()
+	req.Topics = append(req.Topics, topic)
+	resp, err := req.RequestWith(k.t.Context(), client)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return resp.Topics[0].Partitions[0].Offset
 }
