@@ -75,14 +75,21 @@ func (d *doubts) put(event any) {
 	}
 }
 
-// run writes until ctx ends.
+// run writes until ctx ends, and then what is still due.
 func (d *doubts) run(ctx context.Context) {
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			return
 		case e := <-d.due:
 			d.record(ctx, e)
+		}
+	}
+	for {
+		select {
+		case e := <-d.due:
+			d.record(ctx, e)
+		default:
+			return
 		}
 	}
 }

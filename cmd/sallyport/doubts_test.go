@@ -19,6 +19,20 @@ func (a appended) Append(_ context.Context, r *audit.Record) (audit.Position, er
 	return audit.Position{}, nil
 }
 
+func TestWhatWasDoubtedBeforeAStopIsWrittenDown(t *testing.T) {
+	log := make(appended, maxDoubts)
+	d := newDoubts(log, slog.New(slog.DiscardHandler))
+	for range 100 {
+		d.notify(fleet.Notice{Replica: "spiffe://example.org/r0", Doubt: fleet.OverClaims})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	d.run(ctx)
+	if len(log) != 100 {
+		t.Errorf("%d of 100 doubts are on record", len(log))
+	}
+}
+
 func TestEachDoubtIsAFleetRecord(t *testing.T) {
 	log := make(appended)
 	d := newDoubts(log, slog.New(slog.DiscardHandler))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,10 +42,8 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return ignoreCancelled(p.fleet.Run(running)) })
 	group.Go(func() error { return p.follow(running) })
-	group.Go(func() error { p.doubts.run(running); return nil })
 	dir := p.cfg.Audit.Dir
 	group.Go(func() error { inbox.Run(running, dir, p.log, lookEvery, p.logger); return nil })
-	group.Go(func() error { p.shared.run(running); return nil })
 	group.Go(func() error { p.heedLog(running); return nil })
 	group.Go(func() error { return ignoreCancelled(p.denials.Run(running, time.Minute)) })
 	listeners := []net.Listener{p.public, p.admin}
@@ -56,14 +55,23 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 			return nil
 		})
 	}
-	// What is written down while draining still goes out, if there is time.
+	// While requests end, tokens may be revoked and replicas doubted as ever; and
+	// what is written down then still goes out, if there is time.
+	ending, ended := context.WithCancel(context.WithoutCancel(ctx))
+	defer ended()
 	exporting, stopExports := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopExports()
 	group.Go(func() error { return p.exports.Run(exporting) })
+	var notices sync.WaitGroup
+	notices.Go(func() { p.doubts.run(ending) })
+	notices.Go(func() { p.shared.run(ending) })
 	group.Go(func() error {
 		defer stopExports()
 		<-running.Done()
-		return p.drain(context.WithoutCancel(ctx))
+		err := p.drain(context.WithoutCancel(ctx))
+		ended()
+		notices.Wait()
+		return err
 	})
 	p.logger.Info("serving", "address", p.public.Addr().String(), "admin", p.adminAddr(), "log", p.log.Head().Size)
 	return errors.Join(group.Wait(), p.close())
