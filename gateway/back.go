@@ -59,7 +59,7 @@ func (x *exchange) back(ctx context.Context) error {
 func (x *exchange) whole(ctx context.Context, resp *upstream.Response, a *wire.Answer, end *ended) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
-		return x.gone(err)
+		return x.gone(cut(ctx, err))
 	}
 	x.firstToken(end)
 	if len(body) > maxAnswer {
@@ -71,6 +71,9 @@ func (x *exchange) whole(ctx context.Context, resp *upstream.Response, a *wire.A
 		return fmt.Errorf("%w: %w", errAnswer, err)
 	case a.Failed:
 		return fmt.Errorf("%w: an error under status 200", errEngineFailed)
+	}
+	if err := x.vigil.end(); err != nil {
+		return err
 	}
 	if closed(x.withdrawn) {
 		if err := x.reauthenticate(ctx); err != nil {
@@ -92,8 +95,6 @@ func (x *exchange) stream(ctx context.Context, resp *upstream.Response, a *wire.
 	if !wire.IsEventStream(resp.Header.Get("Content-Type")) {
 		return fmt.Errorf("%w: not a stream of events", errAnswer)
 	}
-	ctx, stop := x.watch(ctx, func() { _ = resp.Body.Close() })
-	defer stop()
 	x.out = &outgoing{write: x.send, alive: wire.KeepAlive(x.op.Shape), every: x.g.keepAlive}
 	defer x.out.stop()
 	f := wire.NewFramer(resp.Body, 0)
@@ -150,74 +151,6 @@ func (x *exchange) send(events []byte) error {
 	}
 	if err := http.NewResponseController(x.w).Flush(); err != nil {
 		return fmt.Errorf("%w: %w", errClientGone, err)
-	}
-	return nil
-}
-
-// watch ends a stream when the caller's credential expires or, asked again every
-// reauthorize_s, is not accepted, or policy denies. The returned context's cause
-// says which.
-func (x *exchange) watch(ctx context.Context, interrupt func()) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stopInterrupt := context.AfterFunc(ctx, interrupt)
-	stop := func() {
-		stopInterrupt()
-		cancel(nil)
-	}
-	go func() {
-		for {
-			if err := x.await(ctx); err != nil {
-				cancel(err)
-				return
-			} else if ctx.Err() != nil {
-				return
-			}
-		}
-	}()
-	return ctx, stop
-}
-
-// await waits until the caller is to be asked for again, and asks.
-func (x *exchange) await(ctx context.Context) error {
-	var due <-chan time.Time // nil: never
-	if wait, ends := x.nextCheck(time.Now()); ends {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		due = timer.C
-	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-x.withdrawn:
-		return x.reauthenticate(ctx)
-	case <-due:
-		return x.stillAllowed(ctx)
-	}
-}
-
-// nextCheck is how long from now a stream may go on unasked: until the caller's
-// credential expires, but no longer than reauthorize_s. Without either it may
-// go on to its end.
-func (x *exchange) nextCheck(now time.Time) (wait time.Duration, ends bool) {
-	wait = time.Duration(x.decision.ReauthorizeS) * time.Second
-	if expires := x.principal.Expires; !expires.IsZero() {
-		if left := expires.Sub(now); left < wait || wait <= 0 {
-			return max(left, time.Millisecond), true
-		}
-	}
-	return wait, wait > 0
-}
-
-// stillAllowed asks again what let the stream begin.
-func (x *exchange) stillAllowed(ctx context.Context) error {
-	if x.expired(time.Now()) {
-		return errExpired
-	}
-	if err := x.reauthenticate(ctx); err != nil {
-		return err
-	}
-	if d, _, err := x.g.cfg.Policy.Snapshot().Decide(ctx, x.input); err != nil || !d.Allow {
-		return errWithdrawn
 	}
 	return nil
 }

@@ -79,6 +79,7 @@ type exchange struct {
 	sent     time.Time  // when; zero: nothing was
 	call     trace.Span // until the attempt ends; nil: not traced
 	response *upstream.Response
+	vigil    *vigil // over the caller, while an engine works for it
 
 	// back
 	answer    *wire.Answer // what has been read of it

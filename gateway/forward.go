@@ -98,7 +98,7 @@ func (x *exchange) forward(ctx context.Context) error {
 		},
 	})
 	if err != nil {
-		return err
+		return cut(ctx, err)
 	}
 	if err := engineError(resp.Status, resp.Header); err != nil {
 		// The text stays here: it may quote the prompt, or name the engine. It is

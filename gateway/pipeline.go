@@ -69,8 +69,11 @@ func (x *exchange) run(ctx context.Context) error {
 			x.settle(ctx, notForwarded(errPolicyMoved))
 			continue
 		}
-		// Forward, to that replica and no other.
-		if err := x.step(ctx, "forward", x.forward); err != nil {
+		// Forward, to that replica and no other. From here on the caller may lose
+		// what let it in: then the engine is stopped.
+		watched := x.watch(ctx)
+		if err := x.step(watched, "forward", x.forward); err != nil {
+			x.vigil.release()
 			if x.again(err) {
 				x.settle(ctx, failed(err))
 				continue
@@ -80,7 +83,8 @@ func (x *exchange) run(ctx context.Context) error {
 		}
 		// Stream back. From the first byte on there is no second attempt. The
 		// outcome is owed even if the caller has gone.
-		err := x.step(ctx, "back", x.back)
+		err := x.step(watched, "back", x.back)
+		x.vigil.release()
 		x.settle(ctx, x.end)
 		return err
 	}

@@ -295,6 +295,55 @@ func TestATokenRevokedMeanwhileGetsNoWholeAnswer(t *testing.T) {
 	}
 }
 
+// An engine that works for somebody whose credential is withdrawn is told to stop,
+// though it has not said a word yet.
+func TestAnEngineStopsForACredentialThatIsGone(t *testing.T) {
+	policy := impatient(t)
+	for _, c := range []struct {
+		claim  string
+		fields []string
+		end    func(k *keyring, key apikey.Key, ring func())
+		reason string
+	}{
+		{"a whole answer, and a revocation that is told of", nil, func(k *keyring, key apikey.Key, ring func()) { k.revoke(key); ring() }, "bad_credential"},
+		{"a whole answer, and one that is found out", nil, func(k *keyring, key apikey.Key, _ func()) { k.revoke(key) }, "bad_credential"},
+		{"a stream that has not begun", []string{streamed}, func(k *keyring, key apikey.Key, ring func()) { k.revoke(key); ring() }, "bad_credential"},
+		{"a whole answer to a key that expires", nil, nil, "credential_expired"},
+	} {
+		t.Run(c.claim, func(t *testing.T) {
+			t.Parallel()
+			keys := newKeyring(t)
+			s := serve(t, keys.taken, policy)
+			life := time.Hour
+			if c.end == nil {
+				life = 2 * time.Second
+			}
+			key := keys.make("acme", life)
+			mark, stopped := s.newMark(), make(chan bool, 4)
+			s.engine.on(mark, func(w http.ResponseWriter, r *http.Request, call call, pass func()) {
+				if c.end != nil {
+					c.end(keys, key, s.g.Reauthenticate)
+				}
+				select {
+				case <-r.Context().Done():
+					stopped <- true
+				case <-time.After(15 * time.Second):
+					stopped <- false
+					pass()
+				}
+			})
+			a := s.post("", chat(mark, c.fields...), "X-Api-Key", key.Secret())
+			_, outcome := s.lone(a)
+			if a.status != http.StatusUnauthorized || outcome.Status != audit.StatusRefused || outcome.Reason != c.reason {
+				t.Errorf("%d, ended %s because of %q: %s", a.status, outcome.Status, outcome.Reason, a.body)
+			}
+			if !<-stopped {
+				t.Error("the engine worked on")
+			}
+		})
+	}
+}
+
 // A revocation ends the streams it is of long before reauthorize_s would.
 func TestARevokedTokensStreamEndsAtOnce(t *testing.T) {
 	for _, c := range []struct {

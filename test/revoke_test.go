@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -78,4 +79,52 @@ func TestARevocationByCommandReachesTheGatewayThatRuns(t *testing.T) {
 	if told != 1 {
 		t.Errorf("%d records of the revocation", told)
 	}
+}
+
+// A gateway that lets its last requests end goes on to hear of revocations, and to
+// write them down.
+func TestARevocationEndsAStreamOfAGatewayThatIsEnding(t *testing.T) {
+	w := newWorld(t)
+	raw, err := os.ReadFile(w.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(w.dir, "revocations"), "")
+	writeFile(t, w.config, strings.Replace(string(raw), "identity:\n", "identity:\n  revocations: {file: revocations}\n", 1))
+	gateway, url := w.serve(t)
+	client, token := w.client(t, nil), w.token(t, "alice@acme.example", "acme")
+	awaitOK(t, client, url, token)
+
+	s := begin(t, client, url, token)
+	for _, r := range w.replicas {
+		if err := r.engine.cmd.Process.Signal(syscall.SIGSTOP); err != nil { // it will not go on
+			t.Fatal(err)
+		}
+		defer func() { _ = r.engine.cmd.Process.Signal(syscall.SIGCONT) }()
+	}
+	gateway.terminate(t)
+	for end := time.Now().Add(stopTime); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := ask(t.Context(), client, url, token, chat("Is anybody there?", false, 4)); err != nil {
+			break // it takes nobody any more
+		}
+		if time.Now().After(end) {
+			t.Fatal("it does not end")
+		}
+	}
+	if out, code := sallyport(t, "tokens", "revoke", "--config", w.config, "--tenant", "acme"); code != 0 {
+		t.Fatalf("exit %d: %s", code, out)
+	}
+	if last := s.last(t); !strings.Contains(last, `"code":"bad_credential"`) {
+		t.Errorf("the stream ends with %q, want an error event", last)
+	}
+	gateway.await(t)
+	if _, outcome := recordsOf(t, w.logDir, s.id); outcome.Reason != "bad_credential" {
+		t.Errorf("the outcome is %s, %+v", outcome.Reason, outcome.Outcome)
+	}
+	for _, r := range tlogtest.Records(t, w.logDir, 0) {
+		if r.Kind == audit.KindAdmin && strings.Contains(string(r.Event), `"action":"revocation"`) {
+			return
+		}
+	}
+	t.Error("the revocation is not on record")
 }
