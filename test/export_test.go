@@ -23,7 +23,7 @@ import (
 
 // exportKills is how often a gateway is killed while it exports.
 const (
-	exportKills      = 10
+	exportKills      = 8
 	shortExportKills = 4
 )
 
@@ -162,30 +162,37 @@ func (o *outlet) came(t *testing.T, size uint64) (all, again int) {
 	return len(got), again
 }
 
-// spoil does something to a cursor's file between two runs.
-func spoil(t *testing.T, file string, round int, older []byte) (did string) {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "there is none yet"
-	}
-	switch round % 4 {
-	case 1:
-		writeFile(t, file, string(text[:len(text)/2]))
-		return "cut short"
-	case 2:
-		if older == nil {
-			return "nothing"
+// harms are what is done to a cursor between two runs. older is what it was some
+// runs before.
+var harms = []struct {
+	name string
+	do   func(t *testing.T, file string, now, older []byte)
+}{
+	{"cut short", func(t *testing.T, file string, now, _ []byte) { writeFile(t, file, string(now[:len(now)/2])) }},
+	{"rolled back", func(t *testing.T, file string, _, older []byte) {
+		if older != nil {
+			writeFile(t, file, string(older))
 		}
-		writeFile(t, file, string(older))
-		return "rolled back"
-	case 3:
+	}},
+	{"removed", func(t *testing.T, file string, _, _ []byte) {
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
-		return "removed"
+	}},
+	{"left alone", func(*testing.T, string, []byte, []byte) {}},
+}
+
+// awaitChange waits until a file is there and is not what it was.
+func awaitChange(t *testing.T, file string, was []byte) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if now, err := os.ReadFile(file); err == nil && json.Valid(now) && !bytes.Equal(now, was) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s is not saved", filepath.Base(file))
+		}
 	}
-	return "nothing"
 }
 
 // TestAGatewayThatIsKilledWhileItExportsLosesNothing kills a real gateway under
@@ -204,23 +211,32 @@ func TestAGatewayThatIsKilledWhileItExportsLosesNothing(t *testing.T) {
 	}
 	cursor := func(name string) string { return filepath.Join(w.logDir, "export", name+".json") }
 	older := make(map[string][]byte)
-	spoilt := make(map[string]int)
+	spoiled, did := []string{"file", "kafka"}, make(map[string]int)
 	for round := range rounds {
 		gateway, url := w.serve(t)
 		l.turnTo(t, url)
 		if rs != nil && round%5 == 3 {
 			rs.Kill()
 		}
-		time.Sleep(rand.N(1500 * time.Millisecond)) // cursors are saved each second
+		time.Sleep(rand.N(700 * time.Millisecond))
+		if round%2 == 1 { // cursors are saved each second
+			for _, name := range spoiled {
+				awaitChange(t, cursor(name), older[name])
+			}
+		}
 		gateway.kill()
 		if rs != nil && round%5 == 3 {
 			rs.Start()
 		}
-		for i, name := range []string{"file", "kafka"} {
-			spoilt[spoil(t, cursor(name), round+i, older[name])]++
-			if text, err := os.ReadFile(cursor(name)); err == nil && json.Valid(text) {
-				older[name] = text
+		for i, name := range spoiled {
+			text, err := os.ReadFile(cursor(name))
+			if round%2 == 0 || err != nil {
+				continue // none has been saved, perhaps
 			}
+			harm := harms[(round/2+i)%len(harms)]
+			harm.do(t, cursor(name), text, older[name])
+			did[harm.name]++
+			older[name] = text
 		}
 	}
 	last, url := w.serve(t)
@@ -237,7 +253,10 @@ func TestAGatewayThatIsKilledWhileItExportsLosesNothing(t *testing.T) {
 		again += twice
 		t.Logf("%s: %d records came of %d, %d of them again", o.name, all, size, twice)
 	}
-	t.Logf("%d kills; cursors: %v", rounds, spoilt)
+	t.Logf("%d kills; cursors: %v", rounds, did)
+	if len(did) < min(len(harms), rounds/2) {
+		t.Errorf("cursors: only %v", did)
+	}
 	if again == 0 || size < uint64(4*rounds) {
 		t.Errorf("the kills hit nothing: %d records, %d came again", size, again)
 	}

@@ -71,7 +71,7 @@ func (f *follower) run(ctx context.Context) {
 		}
 		f.failed(ctx, err)
 	}
-	f.saved, f.noted = f.now(), f.now()
+	f.noted = f.now() // and the cursor is saved after the first batch: who crashes each second must get on too
 	for ctx.Err() == nil {
 		f.rewind()
 		if err := f.stream(ctx); err != nil && !errors.Is(err, errRewind) && ctx.Err() == nil {
