@@ -27,7 +27,8 @@ func auditExplainCommand() *cobra.Command {
 		Short: "Say in words what was decided and why, and decide again from what is recorded",
 		Long: "Explain tells a decision and how it ended, then makes it again: it asks the policy that was\n" +
 			"active then, from the bundles that the log keeps, the recorded question, and places the request\n" +
-			"among the recorded candidates. It exits with 0 if the same follows, 1 if something else does,\n" +
+			"among the recorded candidates. Which replicas there were, and which of them could not be chosen,\n" +
+			"it finds in the log's fleet records. It exits with 0 if the same follows, 1 if something else does,\n" +
 			"and 2 if something could not be made again, and says what and why.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,6 +45,9 @@ func auditExplainCommand() *cobra.Command {
 			again := recomputer{policies: policies}
 			stories, err := again.stories(cmd.Context(), entries)
 			if err != nil {
+				return err
+			}
+			if err := fleets(args[0], stories); err != nil {
 				return err
 			}
 			for i, s := range stories {
@@ -92,6 +96,7 @@ type story struct {
 	Policy    recomputed    `json:"policy"`
 	Placement recomputed    `json:"placement"`
 	Seed      recomputed    `json:"seed"`
+	Fleet     *fleetThen    `json:"fleet,omitempty"` // that it was placed in
 
 	rules map[string]string // descriptions by id, if the policy is at hand
 }

@@ -105,6 +105,7 @@ func (s *story) may(line func(label, format string, args ...any)) {
 func (s *story) where(line func(label, format string, args ...any)) {
 	p := s.Decision.Placement
 	if p == nil {
+		s.Fleet.print(p, line)
 		return
 	}
 	line("where", "%s of pool %s, because of %s among %d, by %s%s", p.Replica, p.Pool, p.ChosenBecause, p.Considered, p.Basis, ifAny(": ", p.BasisReason))
@@ -116,9 +117,12 @@ func (s *story) where(line func(label, format string, args ...any)) {
 		}
 		line("candidate", "%s: %d ns, %d blocks cached, %d tokens before it%s", c.Replica, c.CostNS, c.Depth, c.Waiting, mark)
 	}
-	for _, reason := range slices.Sorted(maps.Keys(p.Excluded)) {
-		line("excluded", "%d: %s", p.Excluded[reason], reason)
+	if s.Fleet == nil || !s.Fleet.Told {
+		for _, reason := range slices.Sorted(maps.Keys(p.Excluded)) {
+			line("excluded", "%d: %s", p.Excluded[reason], reason)
+		}
 	}
+	s.Fleet.print(p, line)
 }
 
 func (s *story) ended(line func(label, format string, args ...any)) {

@@ -42,6 +42,7 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return ignoreCancelled(p.fleet.Run(running)) })
 	group.Go(func() error { return p.follow(running) })
+	group.Go(func() error { p.members.run(running); return nil })
 	dir := p.cfg.Audit.Dir
 	group.Go(func() error { inbox.Run(running, dir, p.log, lookEvery, p.logger); return nil })
 	group.Go(func() error { p.heedLog(running); return nil })

@@ -37,6 +37,7 @@ type gatewayProcess struct {
 	policy   *policy.Engine
 	fleet    *fleet.Fleet
 	doubts   *doubts
+	members  *members
 	source   *workload.Source
 	upstream *upstream.Client
 	shared   *shared        // with other gateways
@@ -162,6 +163,10 @@ func (p *gatewayProcess) reachReplicas(ctx context.Context, cfg gatewayConfig, k
 	p.doubts = newDoubts(p.log, p.logger)
 	fc.Notify = p.doubts.notify
 	if p.fleet, err = fleet.New(fc); err != nil {
+		return err
+	}
+	p.members = &members{fleet: p.fleet.Members, log: p.log, logger: p.logger}
+	if err := p.members.look(ctx, time.Now()); err != nil { // before the first decision
 		return err
 	}
 	p.upstream, err = upstream.New(upstream.Config{

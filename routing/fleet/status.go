@@ -61,5 +61,26 @@ func (f *Fleet) Replicas() []Status {
 	return out
 }
 
+// Member is a replica as whoever writes the fleet down sees it.
+type Member struct {
+	Target   Target
+	ID       string // proven or configured
+	Epoch    string
+	Excluded routing.Reason // why it takes no requests of any kind; empty: it does
+}
+
+// Members is what there is of every target, in their configured order, at little
+// cost.
+func (f *Fleet) Members() []Member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	out := make([]Member, len(f.replicas))
+	for i, r := range f.replicas {
+		out[i] = Member{Target: r.target, ID: r.id, Epoch: r.epoch, Excluded: r.state(now)}
+	}
+	return out
+}
+
 // IndexBytes is how much memory the residency index has allocated.
 func (f *Fleet) IndexBytes() int64 { return f.index.Bytes() }

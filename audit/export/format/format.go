@@ -27,6 +27,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/roster"
 )
 
 // Event is one record on its way out.
@@ -183,7 +184,7 @@ func (e *Event) Severity() int {
 		return 4
 	case slices.Contains([]string{"gap", "prune"}, string(r.Kind)):
 		return 4
-	case r.Class != nil && r.Class.Mismatch, r.Kind == audit.KindFleet, r.Kind == "key_rotation", r.Status == audit.StatusUnknownCrash:
+	case r.Class != nil && r.Class.Mismatch, r.Kind == audit.KindFleet && !roster.Is(r.Event), r.Kind == "key_rotation", r.Status == audit.StatusUnknownCrash:
 		return 3
 	case e.verdict().failed, r.Kind == audit.KindDenialSummary:
 		return 2
