@@ -77,7 +77,7 @@ func (p pace) withDefaults() pace {
 		{&p.record, time.Minute},
 		{&p.retryMin, 500 * time.Millisecond},
 		{&p.retryMax, time.Minute},
-		{&p.attempt, 2 * time.Minute},
+		{&p.attempt, sink.Attempt},
 	} {
 		if *d.at == 0 {
 			*d.at = d.to

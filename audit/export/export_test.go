@@ -700,6 +700,9 @@ func TestConfigurationsThatCannotWorkAreRefused(t *testing.T) {
 		{"limit", func(c *SinkConfig) { c.Limit = 100 }},
 		{"only.labels", func(c *SinkConfig) { c.Only.Labels = []string{"secret"} }},
 		{"except.kinds", func(c *SinkConfig) { c.Except.Kinds = []string{"decisions"} }},
+		{"only.classes", func(c *SinkConfig) { c.Only.Classes = []string{"agent"} }},
+		{"except.classes", func(c *SinkConfig) { c.Except.Classes = []string{""} }},
+		{"only.tenants", func(c *SinkConfig) { c.Only.Tenants = []string{""} }},
 		{"to: want one of", func(c *SinkConfig) { c.To = sink.Config{} }},
 		{"to.file.path: required", func(c *SinkConfig) { c.To.File.Path = "" }},
 	} {

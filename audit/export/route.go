@@ -19,7 +19,20 @@ type Filter struct {
 // labels are those that a request can have.
 var labels = []string{"public", "internal", "confidential", "restricted"}
 
+// Classes are those that a request can be of.
+var Classes = []string{"unclassified", "discovery", "chat", "embedding", "rag", "agent_tool_call"}
+
+// check refuses names that no record has: a sink would wait for them in vain, or
+// hold what it was to be spared.
 func (f *Filter) check(at string) error {
+	if slices.Contains(f.Tenants, "") {
+		return fmt.Errorf("%s.tenants: no tenant is called \"\"", at)
+	}
+	for _, c := range f.Classes {
+		if !slices.Contains(Classes, c) {
+			return fmt.Errorf("%s.classes: no class %q", at, c)
+		}
+	}
 	for _, l := range f.Labels {
 		if !slices.Contains(labels, l) {
 			return fmt.Errorf("%s.labels: no label %q", at, l)

@@ -6,12 +6,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit/export"
 	"github.com/sallyport-ai/sallyport/audit/export/sink"
+	"github.com/sallyport-ai/sallyport/policy"
 	"github.com/sallyport-ai/sallyport/test/metricsdoc"
 )
 
@@ -107,6 +109,20 @@ func TestAGatewayExportsWhatItWritesDown(t *testing.T) {
 	for l := range strings.Lines(text) {
 		if strings.Contains(l, `"event_code":"outcome"`) && !strings.Contains(l, `"tenant_uid":"acme"`) {
 			t.Errorf("an outcome of nobody: %s", l)
+		}
+	}
+}
+
+// Filters of sinks go by the names that policy has for classes, and by no other.
+func TestSinksKnowTheClassesThatThereAre(t *testing.T) {
+	for _, name := range export.Classes {
+		if _, err := policy.ParseClass(name); err != nil {
+			t.Error(err)
+		}
+	}
+	for c := policy.Class(0); c == policy.Unclassified || c.String() != policy.Unclassified.String(); c++ {
+		if !slices.Contains(export.Classes, c.String()) {
+			t.Errorf("sinks do not know %s", c)
 		}
 	}
 }

@@ -43,6 +43,14 @@ func (c federationConfig) federated() (workload.Federated, error) {
 			errs = append(errs, fmt.Errorf("endpoint_id: %w", err))
 		}
 	}
+	for _, of := range []struct {
+		field string
+		d     time.Duration
+	}{{"refresh", c.Refresh}, {"max_stale", c.MaxStale}} {
+		if of.d > 0 && of.d < workload.MinRefresh {
+			errs = append(errs, fmt.Errorf("%s: want at least %v, got %v", of.field, workload.MinRefresh, of.d))
+		}
+	}
 	if len(errs) > 0 {
 		return f, errors.Join(errs...)
 	}

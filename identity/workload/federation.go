@@ -25,15 +25,18 @@ import (
 // domain's bundle endpoint for too long, or not yet.
 var ErrStale = errors.New("no recent bundle of the federated trust domain")
 
+// MinRefresh is how often a bundle may be fetched at most, for the sake of whoever
+// serves it.
+const MinRefresh = 5 * time.Second
+
 const (
 	fetchTimeout   = 10 * time.Second
 	maxBundleBytes = 1 << 20
 	// defaultMaxStale is how long the last bundle is believed unless told.
 	defaultMaxStale = 24 * time.Hour
-	// A bundle says how often it should be fetched. Hints below minRefresh and
+	// A bundle says how often it should be fetched. Hints below MinRefresh and
 	// above maxRefresh are not followed; where there is none it is
 	// defaultRefresh (SPIFFE Trust Domain and Bundle §4.1.2).
-	minRefresh     = 5 * time.Second
 	maxRefresh     = time.Hour
 	defaultRefresh = 5 * time.Minute
 	// retryRefresh is how soon a failed fetch is tried again.
@@ -73,6 +76,13 @@ func (f *Federated) Check() error {
 	}
 	if f.Refresh < 0 || f.MaxStale < 0 {
 		bad("refresh: neither it nor max_stale may be negative")
+	}
+	stale := f.MaxStale
+	if stale == 0 {
+		stale = defaultMaxStale
+	}
+	if stale > 0 && stale < f.Refresh {
+		bad("max_stale: %v is less than the %v between two fetches (refresh): nobody would be believed in between", stale, f.Refresh)
 	}
 	if f.Endpoint == "" {
 		if f.BundleFile != "" || f.CAFile != "" || !f.EndpointID.IsZero() {
@@ -207,7 +217,8 @@ func (d *federation) refresh(ctx context.Context) time.Duration {
 	if !ok {
 		hint = defaultRefresh
 	}
-	return min(max(hint, minRefresh), maxRefresh)
+	// Whatever it says, the next is to come before this one is too old.
+	return max(min(hint, maxRefresh, d.MaxStale/2), MinRefresh)
 }
 
 func (d *federation) fetch(ctx context.Context) (*spiffebundle.Bundle, error) {

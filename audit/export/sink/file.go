@@ -27,7 +27,12 @@ var fileKind = Kind{
 	Name: "file", Batch: 1 << 20, Wait: 100 * time.Millisecond,
 	has:   func(c *Config) bool { return c.File != nil },
 	paths: func(c *Config) []*string { return []*string{&c.File.Path} },
-	check: func(c *Config, p *problems) { p.required("path", c.File.Path) },
+	check: func(c *Config, p *problems) {
+		p.required("path", c.File.Path)
+		if c.File.Rotate < 0 {
+			p.add("rotate", "must not be negative, got %d", c.File.Rotate)
+		}
+	},
 	open: func(_ context.Context, c *Config, _ Options) (Sink, error) {
 		f := &file{path: c.File.Path, rotate: c.File.Rotate, now: time.Now}
 		if f.rotate == 0 {

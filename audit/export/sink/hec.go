@@ -36,6 +36,9 @@ var hecKind = Kind{
 		if p.required("token_file", c.HEC.TokenFile) {
 			p.file("token_file", c.HEC.TokenFile)
 		}
+		if longest := Attempt - ackLeave; c.HEC.AckTimeout < 0 || c.HEC.AckTimeout > longest {
+			p.add("ack_timeout", "want at most %v, as an attempt is given up after %v, got %v", longest, Attempt, c.HEC.AckTimeout)
+		}
 		c.HEC.TLS.check(p)
 	},
 	open: func(_ context.Context, c *Config, o Options) (Sink, error) {
@@ -54,6 +57,10 @@ var hecKind = Kind{
 		return h, nil
 	},
 }
+
+// ackLeave is what of an attempt is left for sending the events that are then to be
+// acknowledged.
+const ackLeave = 10 * time.Second
 
 type hec struct {
 	config     HECConfig

@@ -38,6 +38,12 @@ var s3Kind = Kind{
 	check: func(c *Config, p *problems) {
 		s := c.S3
 		p.url("url", s.URL)
+		if u, err := url.Parse(s.URL); err == nil && (u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "") {
+			p.add("url", "want no path, query or fragment: objects are at /bucket/prefix")
+		}
+		if s.Wait < 0 {
+			p.add("wait", "must not be negative, got %v", s.Wait)
+		}
 		p.required("bucket", s.Bucket)
 		if p.required("credentials_file", s.CredentialsFile) {
 			p.file("credentials_file", s.CredentialsFile)

@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// Attempt is how long one Send may take before it is given up.
+const Attempt = 2 * time.Minute
+
 // Message is one event, or the anchor that ends a batch.
 type Message struct {
 	Index    uint64 // of the record; of an anchor, of the record after its batch

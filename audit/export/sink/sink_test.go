@@ -152,12 +152,21 @@ func TestWhatIsWrongWithASinkIsSaid(t *testing.T) {
 		{Config{OTLP: &OTLPConfig{URL: "https://user:password@collector"}}, "secrets are files"},
 		{Config{HEC: &HECConfig{URL: "https://splunk:8088"}}, "to.hec.token_file: required"},
 		{Config{HEC: &HECConfig{URL: "https://splunk:8088", TokenFile: secret}}, ""},
+		{Config{HEC: &HECConfig{URL: "https://splunk:8088", TokenFile: secret, Ack: true, AckTimeout: 110 * time.Second}}, ""},
+		{Config{HEC: &HECConfig{URL: "https://splunk:8088", TokenFile: secret, Ack: true, AckTimeout: 2 * time.Minute}}, "to.hec.ack_timeout: want at most 1m50s"},
+		{Config{HEC: &HECConfig{URL: "https://splunk:8088", TokenFile: secret, Ack: true, AckTimeout: -1}}, "to.hec.ack_timeout"},
+		{Config{File: &FileConfig{Path: "x", Rotate: -1}}, "to.file.rotate"},
+		{Config{File: &FileConfig{Path: "x", Rotate: 1}}, ""},
 		{Config{Kafka: &KafkaConfig{Brokers: []string{"k:9092"}, Topic: "t", Plaintext: true}}, "plaintext only to a loopback address"},
 		{Config{Kafka: &KafkaConfig{Topic: "t"}}, "to.kafka.brokers: required"},
 		{Config{Kafka: &KafkaConfig{Brokers: []string{"k:9093"}, Topic: "t", Username: "u"}}, "a name and a password go together"},
 		{Config{S3: &S3Config{URL: "https://s3", Bucket: "b", CredentialsFile: secret}}, "to.s3.lock: want compliance, governance or none"},
 		{Config{S3: &S3Config{URL: "https://s3", Bucket: "b", CredentialsFile: secret, Lock: "compliance"}}, "to.s3.retain"},
 		{Config{S3: &S3Config{URL: "https://s3", Bucket: "b", CredentialsFile: secret, Lock: "none"}}, ""},
+		{Config{S3: &S3Config{URL: "https://s3/", Bucket: "b", CredentialsFile: secret, Lock: "none"}}, ""},
+		{Config{S3: &S3Config{URL: "https://s3/storage", Bucket: "b", CredentialsFile: secret, Lock: "none"}}, "to.s3.url: want no path"},
+		{Config{S3: &S3Config{URL: "https://s3?x=y", Bucket: "b", CredentialsFile: secret, Lock: "none"}}, "to.s3.url: want no path"},
+		{Config{S3: &S3Config{URL: "https://s3", Bucket: "b", CredentialsFile: secret, Lock: "none", Wait: -1}}, "to.s3.wait"},
 	} {
 		err := c.config.Check(true)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
