@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -243,6 +244,23 @@ func TestCountersRestLongerEachTimeAndForgetAtASuccess(t *testing.T) {
 	c.leave()
 	if !c.enter() {
 		t.Error("a place was not given back")
+	}
+}
+
+func TestReplicasThatAreGoneAreForgotten(t *testing.T) {
+	var c counters
+	now := time.Now()
+	for i := range 1000 {
+		now = now.Add(time.Second)
+		for range countErrors {
+			c.over(fmt.Sprint("replica-", i), false, now)
+		}
+		if len(c.bad) > int(countForget/time.Second)+1 {
+			t.Fatalf("%d replicas are remembered", len(c.bad))
+		}
+	}
+	if len(c.open(now)) == 0 {
+		t.Error("the last is asked again at once")
 	}
 }
 

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -15,6 +16,9 @@ const (
 	// asked for a while: countRest, doubled each time up to countRestMost.
 	countErrors              = 5
 	countRest, countRestMost = time.Second, time.Minute
+	// countForget is after how long without another failure a replica is forgotten:
+	// it may be asked no more because it is gone.
+	countForget = 10 * time.Minute
 )
 
 // counters bounds the counts under way, and remembers which replicas fail them.
@@ -31,6 +35,7 @@ type rest struct {
 	failed int           // in a row
 	until  time.Time     // not asked before
 	last   time.Duration // of the rest; 0: it has had none
+	at     time.Time     // of the last failure
 }
 
 // enter takes one of the places, if there is one.
@@ -80,9 +85,11 @@ func (c *counters) over(id string, ok bool, now time.Time) {
 	}
 	r := c.bad[id]
 	if r == nil {
+		maps.DeleteFunc(c.bad, func(_ string, r *rest) bool { return now.Sub(r.at) > countForget })
 		r = new(rest)
 		c.bad[id] = r
 	}
+	r.at = now
 	r.failed++
 	if r.failed >= countErrors && !now.Before(r.until) {
 		r.last = min(max(2*r.last, countRest), countRestMost)

@@ -3,10 +3,12 @@ package relay
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/sallyport-ai/sallyport/routing/ledger"
+	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 )
 
 // A gateway's books against a relay's acknowledgements, over a wire on which
@@ -76,6 +78,46 @@ func TestNothingIsTakenForSeenThatTheRelayHasNotSeen(t *testing.T) {
 			waiting := len(held) + len(inFlight)
 			if n, _ := books.Unseen(); n < waiting {
 				rt.Fatalf("%d requests are not seen by the relay, and the books have %d", waiting, n)
+			}
+		}
+	})
+}
+
+// What is kept of all work at once is what looking at each request would find.
+func TestTheLoadIsThatOfAllWork(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		l, at := newLoad(), time.Unix(1000, 0)
+		var all []*work
+		for n := range rapid.IntRange(0, 60).Draw(rt, "steps") {
+			at = at.Add(time.Millisecond)
+			if len(all) == 0 || rapid.IntRange(0, 2).Draw(rt, "new") == 0 {
+				w := &work{
+					tokens: rapid.Uint64Range(0, 1000).Draw(rt, "tokens"), stream: rapid.Bool().Draw(rt, "stream"),
+					rank: rapid.IntRange(0, 2).Draw(rt, "rank"), started: at,
+				}
+				all = append(all, w)
+				l.start(gatewayLog{}, uint64(n+1), w)
+			}
+			w := all[rapid.IntRange(0, len(all)-1).Draw(rt, "which")]
+			switch rapid.IntRange(0, 3).Draw(rt, "what") {
+			case 0:
+				l.answer(w)
+			case 1:
+				l.end(w) // for some a second time
+			case 2:
+				l.scraped(at, metrics{hasWaiting: true})
+			}
+			var want residencyv1.Load
+			for w := range l.work {
+				if w.answered {
+					want.Running++
+				} else {
+					want.Waiting++
+					want.WaitingPrefillTokens += w.tokens
+				}
+			}
+			if got := l.report(gatewayLog{}); got.Running != want.Running || got.Waiting != want.Waiting || got.WaitingPrefillTokens != want.WaitingPrefillTokens {
+				rt.Fatalf("told %v, is %v", got, &want)
 			}
 		}
 	})

@@ -19,6 +19,9 @@ type gatewayLog struct{ peer, log string }
 type load struct {
 	mu       sync.Mutex
 	work     map[*work]struct{}
+	running  uint32 // of work, those that are answered
+	waiting  uint32 // and those that are not
+	tokens   uint64 // of the latter
 	acks     map[gatewayLog]*acks
 	kvBlocks uint64
 	meters   map[int]*ledger.Meter // by rank: each computes prompts in its own order
@@ -56,6 +59,8 @@ func (l *load) start(g gatewayLog, n uint64, w *work) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.work[w] = struct{}{}
+	l.waiting++
+	l.tokens += w.tokens
 	l.meter(w).Start(w.started, w.counted)
 	l.acked(g, n)
 }
@@ -102,6 +107,9 @@ func (l *load) answer(w *work) {
 func (l *load) first(w *work, at time.Time) {
 	if !w.answered {
 		w.answered = true
+		l.waiting--
+		l.tokens -= w.tokens
+		l.running++
 		l.meter(w).First(at, w.counted)
 	}
 }
@@ -131,7 +139,14 @@ func (l *load) rate() uint64 {
 func (l *load) end(w *work) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, known := l.work[w]; known && !w.answered {
+	switch _, known := l.work[w]; {
+	case !known:
+		return
+	case w.answered:
+		l.running--
+	default:
+		l.waiting--
+		l.tokens -= w.tokens
 		l.meter(w).Gone()
 	}
 	delete(l.work, w)
@@ -154,18 +169,13 @@ func (l *load) scraped(at time.Time, m metrics) {
 	}
 }
 
-// report is the load as subscriber g is told it.
+// report is the load as subscriber g is told it. Each is told twenty times a
+// second, so this looks at no work one by one.
 func (l *load) report(g gatewayLog) *residencyv1.Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := &residencyv1.Load{KvUsedBlocks: l.kvBlocks, PrefillRate: l.rate()}
-	for w := range l.work {
-		if w.answered {
-			out.Running++
-		} else {
-			out.Waiting++
-			out.WaitingPrefillTokens += w.tokens
-		}
+	out := &residencyv1.Load{
+		Running: l.running, Waiting: l.waiting, WaitingPrefillTokens: l.tokens, KvUsedBlocks: l.kvBlocks, PrefillRate: l.rate(),
 	}
 	if a := l.acks[g]; a != nil {
 		out.Ack = &residencyv1.Ack{NContiguous: a.upTo, NBeyond: slices.Clone(a.beyond)}

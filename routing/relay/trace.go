@@ -4,14 +4,15 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/sallyport-ai/sallyport/routing/blockid"
 )
 
 const (
-	// tracedBlocks bounds the blocks that are remembered in all, some 100 bytes
-	// each once the mirror has forgotten them.
-	tracedBlocks = 128 << 10
+	// tracedBytes bounds what is remembered in all, as if the mirror had forgotten
+	// every block of it: some 100,000 blocks of 64 tokens.
+	tracedBytes = 32 << 20
 	// tracesEach bounds the paths of one namespace, and traceLength the blocks of
 	// one path: what comes after tells nothing of how a prompt begins.
 	tracesEach  = 64
@@ -24,10 +25,10 @@ const (
 // they store a block, so a path is told to every ticket of its namespace that
 // was being served meanwhile. The zero value is ready.
 type traces struct {
-	mu     sync.Mutex
-	by     map[traceKey][]*trace
-	order  []*trace // oldest first, some of them forgotten
-	blocks int
+	mu    sync.Mutex
+	by    map[traceKey][]*trace
+	order []*trace // oldest first, some of them forgotten
+	bytes int
 }
 
 type traceKey struct {
@@ -47,6 +48,16 @@ type trace struct {
 type traced struct {
 	tokens []uint32
 	extra  []byte
+}
+
+// size is what the block takes, in bytes.
+func (b *traced) size() int { return int(unsafe.Sizeof(*b)) + 4*len(b.tokens) + len(b.extra) }
+
+func sizeOf(blocks []traced) (n int) {
+	for i := range blocks {
+		n += blocks[i].size()
+	}
+	return n
 }
 
 // note takes what was stored in one flush of a mirror, parents first.
@@ -81,7 +92,7 @@ func (h *traces) grown(key traceKey, n *stored, m *mirror) *trace {
 			return t
 		}
 		t.blocks = append(t.blocks, traced{n.tokens, n.extra})
-		h.blocks++
+		h.bytes += t.blocks[len(t.blocks)-1].size()
 		h.shrink()
 		return t
 	}
@@ -123,7 +134,7 @@ func (h *traces) add(t *trace) {
 	}
 	h.by[t.key] = append(h.by[t.key], t)
 	h.order = append(h.order, t)
-	h.blocks += len(t.blocks)
+	h.bytes += sizeOf(t.blocks)
 	if len(h.order) > 2*len(h.by)*tracesEach {
 		h.order = slices.DeleteFunc(h.order, func(o *trace) bool { return o.blocks == nil })
 	}
@@ -131,7 +142,7 @@ func (h *traces) add(t *trace) {
 }
 
 func (h *traces) shrink() {
-	for len(h.order) > 1 && (h.blocks > tracedBlocks || h.order[0].blocks == nil) {
+	for len(h.order) > 0 && (h.bytes > tracedBytes || h.order[0].blocks == nil) {
 		h.forget(h.order[0])
 		h.order = h.order[1:]
 	}
@@ -143,7 +154,7 @@ func (h *traces) forget(t *trace) {
 	if t.blocks == nil {
 		return
 	}
-	h.blocks -= len(t.blocks)
+	h.bytes -= sizeOf(t.blocks)
 	t.blocks, t.leaf = nil, 0
 	list := h.by[t.key] // oldest first, at most tracesEach
 	for i := range list {

@@ -73,12 +73,26 @@ func TestTracesAreBounded(t *testing.T) {
 		n := stored{node: uint32(i + 1), space: sp, tokens: []uint32{uint32(i)}}
 		h.note(0, []stored{n}, m, time.Unix(int64(i), 0))
 	}
-	if n := len(h.order); n > 200*tracesEach || h.blocks != 100*tracesEach {
-		t.Errorf("%d paths of %d blocks", n, h.blocks)
+	one := traced{tokens: []uint32{1}}
+	if n := len(h.order); n > 200*tracesEach || h.bytes != 100*tracesEach*one.size() {
+		t.Errorf("%d paths of %d bytes", n, h.bytes)
 	}
-	long := &trace{key: traceKey{rank: 1}, blocks: make([]traced, tracedBlocks)}
-	h.add(long)
-	if len(h.order) != 1 || h.blocks != tracedBlocks || len(h.by) != 1 {
-		t.Errorf("%d paths of %d blocks in %d namespaces", len(h.order), h.blocks, len(h.by))
+	// Whatever blocks hold, of whatever size the engine makes them.
+	path := func(rank, blocks, tokens, extra int) *trace {
+		out := &trace{key: traceKey{rank: rank}}
+		for range blocks {
+			out.blocks = append(out.blocks, traced{make([]uint32, tokens), make([]byte, extra)})
+		}
+		return out
+	}
+	for rank, p := range []*trace{path(1, 2000, 1024, 0), path(2, 2000, 16, 4096), path(3, 2000, 1024, 4096)} {
+		h.add(p)
+		if h.bytes > tracedBytes || h.bytes < sizeOf(p.blocks) || h.by[p.key] == nil {
+			t.Errorf("rank %d: %d bytes are remembered, at most %d, and %d of the last path", rank+1, h.bytes, tracedBytes, sizeOf(p.blocks))
+		}
+	}
+	h.add(path(4, 1000, 0, 64<<10)) // more than there is room for
+	if h.bytes != 0 || len(h.order) != 0 || len(h.by) != 0 {
+		t.Errorf("%d bytes, %d paths in %d namespaces", h.bytes, len(h.order), len(h.by))
 	}
 }
