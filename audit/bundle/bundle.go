@@ -21,6 +21,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 const (
@@ -100,7 +102,7 @@ func Tar(out io.Writer, dir string) error {
 }
 
 func tarFile(tw *tar.Writer, dir, name string) error {
-	f, err := os.Open(filepath.Join(dir, filepath.FromSlash(name)))
+	f, err := durable.OpenRegular(filepath.Join(dir, filepath.FromSlash(name)))
 	if err != nil {
 		return err
 	}
@@ -169,8 +171,14 @@ func Open(path, scratch string) (*Bundle, error) {
 	return b, b.check()
 }
 
+// maxManifest bounds a manifest, in bytes: it has some 100 for each file.
+const maxManifest = 4 << 20
+
 func readManifest(dir string) (m Manifest, err error) {
-	text, err := os.ReadFile(filepath.Join(dir, manifestName))
+	text, err := durable.ReadRegular(filepath.Join(dir, manifestName), maxManifest)
+	if errors.Is(err, durable.ErrNotRegular) || errors.Is(err, durable.ErrTooLong) {
+		return m, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
 	if err != nil {
 		return m, fmt.Errorf("read manifest: %w", err)
 	}
@@ -191,6 +199,8 @@ func (b *Bundle) check() error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			errs = append(errs, fmt.Errorf("%w: %s is missing", ErrDamaged, name))
+		case errors.Is(err, durable.ErrNotRegular):
+			errs = append(errs, fmt.Errorf("%w: %w", ErrDamaged, err))
 		case err != nil:
 			errs = append(errs, err)
 		case sum != b.Files[name]:
@@ -210,7 +220,7 @@ func (b *Bundle) check() error {
 }
 
 func sumOf(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := durable.OpenRegular(path)
 	if err != nil {
 		return "", err
 	}
@@ -225,7 +235,7 @@ func sumOf(path string) (string, error) {
 // unpack refuses what an archive can say in two ways, and what takes more room
 // than the archive does, as sparse files can.
 func unpack(path string, size int64, dir string) error {
-	f, err := os.Open(path)
+	f, err := durable.OpenRegular(path)
 	if err != nil {
 		return fmt.Errorf("unpack bundle: %w", err)
 	}

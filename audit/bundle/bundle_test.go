@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -60,6 +61,25 @@ func TestABundleIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
+// pipe puts a pipe in the place of a file, which nobody writes to: who opened it to
+// read would wait for ever.
+func pipe(path string) error {
+	if err := os.RemoveAll(path); err != nil {
+		return err
+	}
+	return syscall.Mkfifo(path, 0o600)
+}
+
+func TestABundleThatIsAPipeIsNoBundle(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "b.tar")
+	if err := pipe(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path, t.TempDir()); err == nil {
+		t.Error("it was opened")
+	}
+}
+
 func TestABundleThatWasTouchedIsDamaged(t *testing.T) {
 	for claim, touch := range map[string]func(dir string) error{
 		"a file is changed":       func(dir string) error { return os.WriteFile(filepath.Join(dir, "keys.txt"), nil, 0o600) },
@@ -67,6 +87,16 @@ func TestABundleThatWasTouchedIsDamaged(t *testing.T) {
 		"a file came":             func(dir string) error { return os.WriteFile(filepath.Join(dir, "more"), nil, 0o600) },
 		"a link came":             func(dir string) error { return os.Symlink("/etc/passwd", filepath.Join(dir, "link")) },
 		"the manifest is another": func(dir string) error { return os.WriteFile(filepath.Join(dir, manifestName), []byte("{}"), 0o600) },
+		"the manifest is too long": func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, manifestName), bytes.Repeat([]byte(" "), maxManifest+1), 0o600)
+		},
+		"the manifest is a pipe": func(dir string) error { return pipe(filepath.Join(dir, manifestName)) },
+		"a file is a pipe":       func(dir string) error { return pipe(filepath.Join(dir, "keys.txt")) },
+		"a file is a link to a device": func(dir string) error {
+			path := filepath.Join(dir, "keys.txt")
+			return errors.Join(os.Remove(path), os.Symlink("/dev/zero", path))
+		},
+		"a pipe came": func(dir string) error { return pipe(filepath.Join(dir, "more")) },
 		"the manifest names what is outside": func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, manifestName), []byte(`{"bundle":1,"files":{"../../x":""}}`), 0o600)
 		},

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/transparency-dev/merkle/compact"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/durable"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
@@ -68,7 +68,7 @@ func Is(path string) bool {
 // Of returns the checkpoint of an excerpt, and the name of the log that it says
 // it is of, if the file begins as one does. Nothing of it has been checked.
 func Of(path string) (origin string, checkpoint []byte, ok bool) {
-	f, err := os.Open(path)
+	f, err := durable.OpenRegular(path)
 	if err != nil {
 		return "", nil, false
 	}
@@ -233,7 +233,7 @@ var recordPrefix = []byte(`{"v":`)
 // Read returns the records of an excerpt. It verifies nothing.
 func Read(path string) iter.Seq2[tlog.Entry, error] {
 	return func(yield func(tlog.Entry, error) bool) {
-		f, err := os.Open(path)
+		f, err := durable.OpenRegular(path)
 		if err != nil {
 			yield(tlog.Entry{}, fmt.Errorf("read excerpt: %w", err))
 			return

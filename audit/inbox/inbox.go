@@ -41,6 +41,7 @@ const (
 const (
 	folder = "inbox"
 	suffix = ".json"
+	aside  = "refused" // where notes are kept that the log does not take
 
 	maxNote  = 8 << 10 // of a note, in bytes
 	maxNotes = 256     // taken in at once
@@ -94,10 +95,11 @@ func Leave(dir string, kind audit.Kind, what any) error {
 // Run takes notes into the log, at each interval until ctx is done, then once
 // more. What the log does not take stays for the next time.
 func Run(ctx context.Context, dir string, log audit.Appender, every time.Duration, logger *slog.Logger) {
+	c := newCollector(dir, log)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for done := false; ; {
-		if err := Collect(context.WithoutCancel(ctx), dir, log); err != nil {
+		if err := c.collect(context.WithoutCancel(ctx)); err != nil {
 			logger.Error("notes not taken into the audit log", "error", err)
 		}
 		if done {
@@ -117,37 +119,104 @@ const appendTimeout = 5 * time.Second
 // Collect takes in what there is now. A crash in between can take a note in
 // twice, under the same id.
 func Collect(ctx context.Context, dir string, log audit.Appender) error {
-	in := filepath.Join(dir, folder)
-	entries, err := os.ReadDir(in)
+	return newCollector(dir, log).collect(ctx)
+}
+
+// collector takes in the notes beside one log.
+type collector struct {
+	in     string
+	log    audit.Appender
+	remove func(path string) error
+	stuck  map[string]bool // names of those that were taken in and cannot be removed
+}
+
+func newCollector(dir string, log audit.Appender) *collector {
+	return &collector{in: filepath.Join(dir, folder), log: log, remove: os.RemoveAll, stuck: make(map[string]bool)}
+}
+
+// collect goes on past a note that cannot be taken in, but not where the log takes
+// nothing at all.
+func (c *collector) collect(ctx context.Context) error {
+	entries, err := os.ReadDir(c.in)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read inbox: %w", err)
 	}
+	var errs []error
 	taken := 0
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), suffix)
-		if !ok || taken == maxNotes {
+		if !ok || c.stuck[e.Name()] {
 			continue
 		}
-		taken++
-		path := filepath.Join(in, e.Name())
-		rec, err := record(path, id)
-		if err != nil {
-			return err
+		if taken++; taken > maxNotes {
+			break
 		}
-		ctx, cancel := context.WithTimeout(ctx, appendTimeout)
-		_, err = log.Append(ctx, rec)
-		cancel()
-		if err != nil {
-			return fmt.Errorf("take in note: %w", err)
+		err := c.take(ctx, e.Name(), id)
+		if errors.Is(err, audit.ErrUnavailable) {
+			return errors.Join(append(errs, err)...)
 		}
-		if err := os.RemoveAll(path); err != nil {
-			return fmt.Errorf("take in note: %w", err)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// take makes a record of one note and takes it away. One that the log refuses is
+// kept aside, on record.
+func (c *collector) take(ctx context.Context, name, id string) error {
+	path := filepath.Join(c.in, name)
+	rec, err := record(path, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // whoever left it has taken it away
+	}
+	if err != nil {
+		return err
+	}
+	err = c.append(ctx, rec)
+	switch {
+	case err == nil:
+		err = c.remove(path)
+	case errors.Is(err, audit.ErrUnavailable):
+		return fmt.Errorf("take in note: %w", err)
+	default:
+		if err = c.append(ctx, refusal(rec, name, err)); err != nil {
+			return fmt.Errorf("record the refusal of a note: %w", err)
+		}
+		if err = os.Mkdir(filepath.Join(c.in, aside), 0o700); err == nil || errors.Is(err, fs.ErrExist) {
+			err = os.Rename(path, filepath.Join(c.in, aside, name))
 		}
 	}
+	if err != nil {
+		c.stuck[name] = true // else it would be recorded over and over
+		return fmt.Errorf("take away note %s, which has been recorded: %w", name, err)
+	}
 	return nil
+}
+
+func (c *collector) append(ctx context.Context, rec *audit.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, appendTimeout)
+	defer cancel()
+	_, err := c.log.Append(ctx, rec)
+	return err
+}
+
+// refusal is the record that the log did not take a note.
+func refusal(of *audit.Record, name string, why error) *audit.Record {
+	var ev event
+	if json.Unmarshal(of.Event, &ev) != nil {
+		ev = event{} // then nothing is known of it
+	}
+	ev.Note = json.RawMessage("null")
+	text, err := json.Marshal(ev)
+	if err != nil {
+		text = nil
+	}
+	return &audit.Record{
+		Kind: audit.KindAdmin, ID: audit.NewID(), Durability: audit.Strict, Status: StatusReported, Reason: "refused_note",
+		Detail: strings.ToValidUTF8(fmt.Sprintf("%.100q is kept in %s/%s: %.200v", name, folder, aside, why), "\ufffd"), Event: text,
+	}
 }
 
 // record makes the record of a note. Something else in its place is recorded as

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -151,5 +152,99 @@ func TestAFloodOfNotesIsTakenInTurns(t *testing.T) {
 	}
 	if i := slices.IndexFunc(taken(t, dir), func(r *audit.Record) bool { return r.Reason != "" }); i >= 0 {
 		t.Errorf("note %d was not understood", i)
+	}
+}
+
+// picky is a log that does not take some records, as one that cannot be encoded.
+type picky struct {
+	*tlog.Log
+	refuses string
+}
+
+func (p picky) Append(ctx context.Context, r *audit.Record) (audit.Position, error) {
+	if strings.Contains(string(r.Event), p.refuses) {
+		return audit.Position{}, errors.New("cannot be encoded")
+	}
+	return p.Log.Append(ctx, r)
+}
+
+func TestANoteThatTheLogRefusesIsKeptAsideAndHoldsUpNoOther(t *testing.T) {
+	dir := t.TempDir()
+	log := picky{openLog(t, dir), "poison"}
+	for _, what := range []string{"first", "poison", "last"} {
+		if err := Leave(dir, audit.KindAccess, what); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := Collect(t.Context(), dir, log); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := taken(t, dir)
+	if len(got) != 3 || !strings.Contains(string(got[0].Event), "first") || !strings.Contains(string(got[2].Event), "last") {
+		t.Fatalf("%d records: %+v", len(got), got)
+	}
+	if r := got[1]; r.Kind != audit.KindAdmin || r.Reason != "refused_note" || !strings.Contains(r.Detail, "cannot be encoded") || strings.Contains(string(r.Event), "poison") {
+		t.Errorf("the refusal is %s %s %s %s", r.Kind, r.Reason, r.Detail, r.Event)
+	}
+	kept, err := os.ReadDir(filepath.Join(dir, folder, aside))
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("%d notes kept aside, %v", len(kept), err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, folder, aside, kept[0].Name()))
+	if err != nil || !strings.Contains(string(text), "poison") {
+		t.Errorf("what is kept is %q, %v", text, err)
+	}
+}
+
+// Whatever stands in a note, nothing after it is held up.
+func TestANoteOfAnyBytesIsTakenIn(t *testing.T) {
+	dir := t.TempDir()
+	log := openLog(t, dir)
+	in := filepath.Join(dir, folder)
+	if err := os.Mkdir(in, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i, text := range []string{
+		"", "null", "[]", `{"kind":"access"}`, `{"kind":"access","event":null}`, "{\"kind\":\"access\",\"event\":\"\xff\"}", `{"kind":"access","event":{"a":1,"a":2}}`,
+		`{"kind":"access","event":"\ud800"}`, `{"kind":"access","event":` + strings.Repeat("[", 3000) + strings.Repeat("]", 3000) + `}`, `{"kind":"access","at":1e9,"event":1}`,
+	} {
+		if err := os.WriteFile(filepath.Join(in, fmt.Sprintf("%02d%s", i, suffix)), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Leave(dir, audit.KindAccess, "the last"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Collect(t.Context(), dir, log); err != nil {
+		t.Error(err)
+	}
+	got := taken(t, dir)
+	if len(got) != 11 || !slices.ContainsFunc(got, func(r *audit.Record) bool { return strings.Contains(string(r.Event), "the last") }) {
+		t.Errorf("%d records", len(got))
+	}
+	left, err := filepath.Glob(filepath.Join(in, "*"+suffix))
+	if err != nil || len(left) != 0 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+}
+
+func TestANoteThatCannotBeRemovedIsRecordedOnce(t *testing.T) {
+	dir := t.TempDir()
+	log := openLog(t, dir)
+	if err := Leave(dir, audit.KindAccess, "x"); err != nil {
+		t.Fatal(err)
+	}
+	c := newCollector(dir, log)
+	c.remove = func(string) error { return fs.ErrPermission }
+	if err := c.collect(t.Context()); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("%v", err)
+	}
+	if err := c.collect(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := taken(t, dir); len(got) != 1 {
+		t.Errorf("%d records", len(got))
 	}
 }

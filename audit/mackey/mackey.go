@@ -6,6 +6,12 @@
 //
 //	<base64url of the tenant>/2026-11
 //
+// and of a tenant whose name is too long for a file, in
+//
+//	=<hex SHA-256 of the tenant>/2026-11
+//
+// with the name itself in the file "tenant" beside it.
+//
 // Nothing derives it again: once the file is gone the MACs under it mean nothing
 // to anybody, and the records that hold them verify as before.
 package mackey
@@ -90,6 +96,9 @@ func (r *Ring) key(tenant, month string) ([size]byte, error) {
 	_, _ = rand.Read(key[:]) // never fails: crypto/rand aborts the process instead
 	if r.dir != "" {
 		var err error
+		if err := nameFolder(r.dir, tenant); err != nil {
+			return key, err
+		}
 		if key, err = keep(pathOf(r.dir, tenant, month), key); err != nil {
 			return key, err
 		}
@@ -98,9 +107,54 @@ func (r *Ring) key(tenant, month string) ([size]byte, error) {
 	return key, nil
 }
 
-func folderOf(tenant string) string { return base64.RawURLEncoding.EncodeToString([]byte(tenant)) }
+// maxFolder is the longest name of a folder that any file system has room for, and
+// nameFile is where in the folder a tenant's name is that is longer.
+const (
+	maxFolder = 255
+	nameFile  = "tenant"
+	maxTenant = 64 << 10 // of a name, in bytes
+)
+
+func folderOf(tenant string) string {
+	if base64.RawURLEncoding.EncodedLen(len(tenant)) <= maxFolder {
+		return base64.RawURLEncoding.EncodeToString([]byte(tenant))
+	}
+	sum := sha256.Sum256([]byte(tenant))
+	return "=" + hex.EncodeToString(sum[:]) // which is not base64url
+}
+
+// tenantOf returns the tenant that a folder is of; false: it is nobody's.
+func tenantOf(dir, folder string) (string, bool) {
+	if name, err := base64.RawURLEncoding.DecodeString(folder); err == nil {
+		return string(name), true
+	}
+	name, err := durable.ReadRegular(filepath.Join(dir, folder, nameFile), maxTenant)
+	return string(name), err == nil && folderOf(string(name)) == folder
+}
 
 func pathOf(dir, tenant, month string) string { return filepath.Join(dir, folderOf(tenant), month) }
+
+// nameFolder makes the folder of a tenant, with its name in it if that is too long
+// for the folder's.
+func nameFolder(dir, tenant string) error {
+	folder := filepath.Join(dir, folderOf(tenant))
+	if base64.RawURLEncoding.EncodedLen(len(tenant)) <= maxFolder {
+		return nil
+	}
+	if len(tenant) > maxTenant {
+		return fmt.Errorf("MAC key: a tenant's name of %d bytes", len(tenant))
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return fmt.Errorf("MAC key: %w", err)
+	}
+	if _, named := tenantOf(dir, folderOf(tenant)); named {
+		return nil
+	}
+	if err := durable.Replace(filepath.Join(folder, nameFile), []byte(tenant)); err != nil {
+		return fmt.Errorf("MAC key: %w", err)
+	}
+	return nil
+}
 
 // keep puts a new key at path, or returns the one that is there.
 func keep(path string, key [size]byte) ([size]byte, error) {
@@ -167,8 +221,8 @@ func Find(dir, tenant, before string) (keys []Key, err error) {
 		return nil, fmt.Errorf("MAC keys: %w", err)
 	}
 	for _, f := range folders {
-		name, err := base64.RawURLEncoding.DecodeString(f.Name())
-		if err != nil || tenant != "" && string(name) != tenant {
+		name, ok := tenantOf(dir, f.Name())
+		if !ok || tenant != "" && name != tenant {
 			continue
 		}
 		files, err := os.ReadDir(filepath.Join(dir, f.Name()))
@@ -184,7 +238,7 @@ func Find(dir, tenant, before string) (keys []Key, err error) {
 				return nil, err
 			}
 			sum := sha256.Sum256(key[:])
-			keys = append(keys, Key{Tenant: string(name), Month: m.Name(), SHA256: hex.EncodeToString(sum[:])})
+			keys = append(keys, Key{Tenant: name, Month: m.Name(), SHA256: hex.EncodeToString(sum[:])})
 		}
 	}
 	return keys, nil

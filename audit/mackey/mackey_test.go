@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -127,5 +128,58 @@ func TestWhatIsNoKeyIsRefused(t *testing.T) {
 	}
 	if _, err := Check(dir, "acme", "../../x", prompt); err == nil {
 		t.Error("a path was taken for a month")
+	}
+}
+
+func TestATenantOfAnyNameHasItsKeys(t *testing.T) {
+	names := []string{
+		"a", strings.Repeat("n", 191), strings.Repeat("n", 192), strings.Repeat("n", 300), strings.Repeat("n", 300) + "x", strings.Repeat("\u00e9/", 2000), "../../x", "=", "tenant",
+	}
+	dir := filepath.Join(t.TempDir(), "keys")
+	seen := make(map[string]string)
+	for _, name := range names {
+		m := mac(t, open(t, dir), name, october)
+		if other, ok := seen[m]; ok {
+			t.Errorf("%.20q has the key of %.20q", name, other)
+		}
+		seen[m] = name
+		if again := mac(t, open(t, dir), name, october); again != m {
+			t.Errorf("%.20q (%d bytes) has another key after a restart", name, len(name))
+		}
+		if got, err := Check(dir, name, "2026-10", prompt); err != nil || got != m {
+			t.Errorf("%.20q (%d bytes): an auditor finds %q, %v", name, len(name), got, err)
+		}
+		keys, err := Find(dir, name, "2026-11")
+		if err != nil || len(keys) != 1 || keys[0].Tenant != name {
+			t.Errorf("%.20q (%d bytes): %d keys, %v", name, len(name), len(keys), err)
+		}
+	}
+	all, err := Find(dir, "", "2026-11")
+	if err != nil || len(all) != len(names) {
+		t.Fatalf("%d keys of %d tenants, %v", len(all), len(names), err)
+	}
+	for _, k := range all {
+		if err := Destroy(dir, k); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := Find(dir, "", "2026-11"); err != nil || len(left) != 0 {
+		t.Errorf("%d keys are left, %v", len(left), err)
+	}
+}
+
+func TestAFolderThatLiesAboutItsTenantIsNobodys(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "keys")
+	long := strings.Repeat("n", 300)
+	mac(t, open(t, dir), long, october)
+	if err := os.WriteFile(filepath.Join(dir, folderOf(long), nameFile), []byte("acme"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := Find(dir, "", "2026-11"); err != nil || len(keys) != 0 {
+		t.Errorf("%v, %v", keys, err)
+	}
+	mac(t, open(t, dir), long, november) // which puts it right
+	if keys, err := Find(dir, long, "2026-12"); err != nil || len(keys) != 2 {
+		t.Errorf("%v, %v", keys, err)
 	}
 }

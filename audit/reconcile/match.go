@@ -67,7 +67,13 @@ func (r *run) relay(l Log, s *span) error {
 			}
 			r.relays[own], s.Replica = s, own
 		}
-		if rec.Kind != audit.KindAccess || rec.Status != audit.StatusServed || !r.near(rec.at()) {
+		if rec.Kind != audit.KindAccess || rec.Status != audit.StatusServed {
+			return
+		}
+		if !r.within(rec.at()) {
+			r.report.Outside++
+		}
+		if !r.near(rec.at()) {
 			return
 		}
 		v := rec.served
@@ -131,8 +137,13 @@ func (r *run) gateway(l Log, s *span) error {
 			r.settle(l, k, a, l.Size > 0 && index >= l.Size)
 		case rec.Status != audit.StatusAllowed:
 			r.refused(l, k)
-		case rec.Placement != nil && r.near(rec.at()):
-			open[k] = attemptOf(l, index, rec)
+		case rec.Placement != nil:
+			if !r.within(rec.at()) {
+				r.report.Outside++
+			}
+			if r.near(rec.at()) {
+				open[k] = attemptOf(l, index, rec)
+			}
 		}
 	})
 	if err != nil {

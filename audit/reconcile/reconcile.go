@@ -102,6 +102,7 @@ type Report struct {
 	Matched   int          `json:"matched"`   // of the decisions, those with their forward
 	Unseen    int          `json:"unseen"`    // those that reached no relay and did not have to
 	Newer     int          `json:"newer"`     // those answered since the relays' logs were read
+	Outside   int          `json:"outside"`   // forwards and such attempts that were not judged, being of another time
 	Faults    map[Code]int `json:"faults"`
 	Undecided map[Code]int `json:"undecided"`
 	Logs      []Coverage   `json:"logs"` // of gateways and relays, in the order given

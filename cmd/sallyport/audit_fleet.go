@@ -36,11 +36,12 @@ func (v *verification) registered(ctx context.Context, entries []registered, to 
 		lacks := v.there(e)
 		if lacks == nil {
 			known := len(to.logs)
-			if err := v.target(ctx, e.Log, to); err != nil {
+			damaged, err := v.damaged(func() error { return v.target(ctx, e.Log, to) })
+			if err != nil {
 				return err
 			}
-			if v.bad {
-				continue // a damaged log has been told of, and may not be readable to its end
+			if damaged {
+				continue // it has been told of, and may not be readable to its end
 			}
 			if len(to.logs) == known {
 				if err := v.undecided(missing{e.origin, "selected", e.Log + " is a selection, which does not show what was left out"}); err != nil {
@@ -48,7 +49,6 @@ func (v *verification) registered(ctx context.Context, entries []registered, to 
 				}
 				continue
 			}
-			var err error
 			if lacks, err = v.heard(e); err != nil {
 				return err
 			}
@@ -62,6 +62,17 @@ func (v *verification) registered(ctx context.Context, entries []registered, to 
 		}
 	}
 	return nil
+}
+
+// damaged says whether something is wrong with what verify looks at, whatever was
+// with others before.
+func (v *verification) damaged(verify func() error) (bool, error) {
+	before := v.bad
+	v.bad = false
+	err := verify()
+	now := v.bad
+	v.bad = v.bad || before
+	return now, err
 }
 
 // undecided tells what keeps the answer from being given.

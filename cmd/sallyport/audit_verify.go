@@ -91,6 +91,8 @@ type verification struct {
 	gateways, relays side
 	closers          []func() error
 
+	claimed string // the bundle that says of itself which window is meant, which nobody signed
+
 	bad     bool // something is wrong
 	unknown bool // something could not be judged
 }
@@ -137,6 +139,13 @@ func (v *verification) run(ctx context.Context, args []string) error {
 		}
 		if err := v.printReconciled(report); err != nil {
 			return err
+		}
+		if v.claimed != "" && report.Forwards+report.Decisions == 0 && report.Outside > 0 {
+			err := v.undecided(missing{v.claimed, "nothing_judged", fmt.Sprintf(
+				"0 of %d forwards and decisions are of the time that the bundle says it is of; say yourself of which, with --since, --until or --month", report.Outside)})
+			if err != nil {
+				return err
+			}
 		}
 	}
 	if !v.bad {

@@ -162,6 +162,9 @@ func (v *verification) bundle(ctx context.Context, path string) error {
 		if err := v.window.parse(time.Now()); err != nil {
 			return err
 		}
+		if v.window != (window{}) {
+			v.claimed = path
+		}
 		// Nobody signed that, so it is said.
 		since, until := v.window.sinceText, v.window.untilText
 		if err := v.print(map[string]string{"bundle": path, "since": since, "until": until}, func() {

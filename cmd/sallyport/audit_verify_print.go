@@ -61,6 +61,9 @@ func (v *verification) printReconciled(r *reconcile.Report) error {
 	}
 	fmt.Fprintf(v.out, "%d forwards and %d decisions held against each other: %d agree, %d decisions reached no relay and did not have to\n",
 		r.Forwards, r.Decisions, r.Matched, r.Unseen)
+	if r.Outside > 0 {
+		fmt.Fprintf(v.out, "%d more are of another time and were not judged\n", r.Outside)
+	}
 	for _, part := range []struct {
 		word   string
 		counts map[reconcile.Code]int

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,9 +59,40 @@ type destroyed struct {
 	User   int          `json:"uid"`
 }
 
-// destroyedAtOnce bounds the keys in one note, which has room for so many of the
-// longest names that a directory can have.
-const destroyedAtOnce = 16
+// maxDestroyed bounds what one note says of keys, in bytes, and a key's share of it
+// besides its tenant's name.
+const (
+	maxDestroyed = 6 << 10
+	destroyedKey = 128
+)
+
+// destroyedAtOnce is how many of these keys one note has room for. A name that has
+// no room by itself is cut in the note: the key's hash tells which it was.
+func destroyedAtOnce(keys []mackey.Key) (n int) {
+	for room := maxDestroyed; n < len(keys); n++ {
+		if room -= destroyedKey + noteBytes(keys[n].Tenant); room < 0 && n > 0 {
+			break
+		}
+	}
+	return n
+}
+
+// noteBytes is how long a text is in a note, as JSON.
+func noteBytes(text string) int {
+	b, _ := json.Marshal(text) // a string always can be
+	return len(b)
+}
+
+// noted are keys as a note names them.
+func noted(keys []mackey.Key) []mackey.Key {
+	keys = slices.Clone(keys)
+	for i := range keys {
+		if noteBytes(keys[i].Tenant) > maxDestroyed {
+			keys[i].Tenant = strings.ToValidUTF8(keys[i].Tenant[:maxDestroyed/8], "") + "\u2026" // each byte takes 6 at most
+		}
+	}
+	return keys
+}
 
 func keysMACDestroyCommand() *cobra.Command {
 	var dir, log, tenant, before string
@@ -87,7 +121,7 @@ func keysMACDestroyCommand() *cobra.Command {
 				fmt.Fprintln(cmd.OutOrStdout(), "nothing to destroy")
 			}
 			for len(keys) > 0 && err == nil {
-				n := min(len(keys), destroyedAtOnce)
+				n := destroyedAtOnce(keys)
 				err = destroyKeys(cmd.OutOrStdout(), dir, log, keys[:n])
 				keys = keys[n:]
 			}
@@ -103,7 +137,7 @@ func keysMACDestroyCommand() *cobra.Command {
 
 // destroyKeys notes it first: a key is never gone without a word.
 func destroyKeys(out io.Writer, dir, log string, keys []mackey.Key) error {
-	if err := inbox.Leave(log, audit.KindAdmin, destroyed{"destroy_mac_keys", keys, os.Getuid()}); err != nil {
+	if err := inbox.Leave(log, audit.KindAdmin, destroyed{"destroy_mac_keys", noted(keys), os.Getuid()}); err != nil {
 		return err
 	}
 	for _, k := range keys {
