@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -32,13 +33,18 @@ func backlog(b *testing.B, n int) *world {
 		}()
 	}
 	w.until("appended", func() bool { return w.log.Head().Size > uint64(n) })
+	w.until("published", func() bool {
+		note, err := os.ReadFile(filepath.Join(w.dir, "checkpoint"))
+		return err == nil && strings.HasPrefix(string(note), fmt.Sprintf("%s\n%d\n", origin, w.log.Head().Size))
+	})
 	return w
 }
 
 // BenchmarkExport drains a log of decisions with six candidates into one sink,
 // whose receiver is a process of its own. cpu-µs/record is what this process
-// computed for a record, from the disk to the wire; peak-MiB is how much its
-// heap grew at most.
+// computed for a record, from the disk to the wire, receiver-cpu-µs/record what
+// the other did, and peak-MiB how much the heap of
+// this one grew at most.
 func BenchmarkExport(b *testing.B) {
 	const n = 60_000
 	w := backlog(b, n)
@@ -50,62 +56,81 @@ func BenchmarkExport(b *testing.B) {
 		size = len(e.Leaf)
 		break
 	}
-	secret := filepath.Join(b.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("access\nsecretsecret\n"), 0o600); err != nil {
-		b.Fatal(err)
+	token, keys := filepath.Join(b.TempDir(), "token"), filepath.Join(b.TempDir(), "keys")
+	for path, text := range map[string]string{token: "t", keys: "access\nsecretsecret\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			b.Fatal(err)
+		}
 	}
+	a := exporttest.NewAuthority(b)
+	a.Leaf("server")
+	a.Leaf("client.lab")
+	trusting := sink.TLSConfig{CAFile: a.CAFile}
 	for _, c := range []SinkConfig{
 		{Format: "record", To: sink.Config{File: &sink.FileConfig{}}},
 		{Format: "ocsf", To: sink.Config{File: &sink.FileConfig{}}},
 		{Format: "ecs", To: sink.Config{File: &sink.FileConfig{}}},
 		{Format: "cef", To: sink.Config{File: &sink.FileConfig{}}},
-		{Format: "ocsf", To: sink.Config{HEC: &sink.HECConfig{TokenFile: secret}}},
+		{Format: "ocsf", To: sink.Config{HEC: &sink.HECConfig{TokenFile: token}}},
 		{Format: "ocsf", To: sink.Config{OTLP: &sink.OTLPConfig{}}},
 		{Format: "ocsf", To: sink.Config{Kafka: &sink.KafkaConfig{Topic: "audit", Plaintext: true}}},
-		{Format: "ocsf", To: sink.Config{S3: &sink.S3Config{Bucket: "audit", Lock: "none", CredentialsFile: secret}}},
-		{Format: "ocsf", To: sink.Config{RELP: &sink.RELPConfig{}}},
-		{Format: "ocsf", To: sink.Config{Syslog: &sink.SyslogConfig{}}},
+		{Format: "ocsf", To: sink.Config{S3: &sink.S3Config{Bucket: "audit", Lock: "none", CredentialsFile: keys}}},
+		{Format: "ocsf", To: sink.Config{RELP: &sink.RELPConfig{TLS: trusting}}},
+		{Format: "ocsf", To: sink.Config{Syslog: &sink.SyslogConfig{TLS: trusting}}},
 	} {
 		kind, err := c.To.Kind()
 		if err != nil {
 			b.Fatal(err)
 		}
 		b.Run(kind.Name+"/"+c.Format, func(b *testing.B) {
-			if c.To.RELP != nil || c.To.Syslog != nil {
-				a := exporttest.NewAuthority(b)
-				a.Leaf("server")
-				a.Leaf("client.lab")
-				r := exporttest.NewRsyslog(b, a, exporttest.OpenSSL)
-				r.Start()
-				format := c.Format
-				c = rsyslogSink(kind.Name, r, a)
-				c.Format = format
-			}
-			switch {
-			case c.To.HEC != nil:
-				c.To.HEC.URL = receiverProcess(b, kind.Name)
-			case c.To.OTLP != nil:
-				c.To.OTLP.URL = receiverProcess(b, kind.Name)
-			case c.To.Kafka != nil:
-				c.To.Kafka.Brokers = []string{receiverProcess(b, kind.Name)}
-			case c.To.S3 != nil:
-				c.To.S3.URL = receiverProcess(b, kind.Name)
-			}
-			for i := 0; b.Loop(); i++ {
-				b.StopTimer()
-				c.Name = fmt.Sprintf("%s-%s-%d-%d", kind.Name, c.Format, i, time.Now().UnixNano()%1_000_000)
-				if c.To.File != nil {
-					c.To.File = &sink.FileConfig{Path: filepath.Join(b.TempDir(), c.Name)}
-				}
-				drain(b, w, c, n, size)
-			}
+			pid := 0
+			address(&c.To, func() (to string) { to, pid = receiverProcess(b, kind.Name, a.Dir); return to })
+			drains(b, w, c, pid, n, size)
+		})
+	}
+	for _, name := range []string{"relp", "syslog"} {
+		b.Run("rsyslog/"+name, func(b *testing.B) {
+			r := exporttest.NewRsyslog(b, a, exporttest.OpenSSL)
+			r.Start()
+			c := rsyslogSink(name, r, a)
+			c.Format = "ocsf"
+			drains(b, w, c, r.PID(), n, size)
 		})
 	}
 }
 
-func drain(b *testing.B, w *world, c SinkConfig, n, size int) {
+// address tells a sink where its receiver is.
+func address(c *sink.Config, of func() string) {
+	switch {
+	case c.HEC != nil:
+		c.HEC.URL = of()
+	case c.OTLP != nil:
+		c.OTLP.URL = of()
+	case c.Kafka != nil:
+		c.Kafka.Brokers = []string{of()}
+	case c.S3 != nil:
+		c.S3.URL = of()
+	case c.RELP != nil:
+		c.RELP.Address = of()
+	case c.Syslog != nil:
+		c.Syslog.Address = of()
+	}
+}
+
+func drains(b *testing.B, w *world, c SinkConfig, receiver, n, size int) {
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		c.Name = fmt.Sprint("bench-", time.Now().UnixNano())
+		if c.To.File != nil {
+			c.To.File = &sink.FileConfig{Path: filepath.Join(b.TempDir(), c.Name)}
+		}
+		drain(b, w, c, receiver, n, size)
+	}
+}
+
+func drain(b *testing.B, w *world, c SinkConfig, receiver, n, size int) {
 	b.Helper()
-	w.cfg.pace = pace{record: time.Hour}
+	w.cfg.pace = pace{record: time.Hour, wait: 100 * time.Millisecond}
 	// A sink without a cursor first looks for one in the whole log.
 	if err := os.MkdirAll(filepath.Join(w.dir, folder), 0o700); err != nil {
 		b.Fatal(err)
@@ -117,7 +142,7 @@ func drain(b *testing.B, w *world, c SinkConfig, n, size int) {
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
 	b.StartTimer()
-	began, used := time.Now(), cpuTime(b)
+	began, used, theirs := time.Now(), cpuTime(b), cpuOf(receiver)
 	x, stop := w.start(nil, c)
 	peak := uint64(0)
 	for x.Status()[0].Next <= uint64(n) {
@@ -134,6 +159,9 @@ func drain(b *testing.B, w *world, c SinkConfig, n, size int) {
 	stop()
 	b.ReportMetric(float64(n)/took.Seconds(), "records/s")
 	b.ReportMetric(float64(cpuTime(b)-used)/float64(n)/1000, "cpu-µs/record")
+	if receiver != 0 {
+		b.ReportMetric(float64((cpuOf(receiver)-theirs).Microseconds())/float64(n), "receiver-cpu-µs/record")
+	}
 	b.ReportMetric(float64(int64(peak)-int64(before.HeapInuse+before.StackInuse))/(1<<20), "peak-MiB")
 	b.ReportMetric(float64(size), "leaf-bytes")
 	b.StartTimer()

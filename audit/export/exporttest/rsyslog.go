@@ -140,3 +140,6 @@ func (r *Rsyslog) Got() (indexes []uint64, marked int) {
 	}
 	return indexes, marked
 }
+
+// PID is that of its process.
+func (r *Rsyslog) PID() int { return r.cmd.Process.Pid }

@@ -215,6 +215,9 @@ func (c *relpConn) answer(ctx context.Context) (relpAnswer, error) {
 	if err := c.out.Flush(); err != nil {
 		return relpAnswer{}, err
 	}
+	if err := acknowledgeSoon(c.conn.NetConn()); err != nil {
+		return relpAnswer{}, err
+	}
 	select {
 	case a := <-c.answers:
 		return a, a.err
