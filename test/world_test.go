@@ -63,6 +63,7 @@ type replica struct {
 	relay      *process
 	engine     *process
 	addr       string
+	admin      string // address of the relay's admin listener; empty: none
 }
 
 // newWorld starts everything but the gateway.
@@ -162,6 +163,10 @@ func (w *world) startRelay(t *testing.T, r *replica, listen string) {
 	if r.federation != "" {
 		federation = "{" + r.federation + "}"
 	}
+	admin := ""
+	if r.admin != "" {
+		admin = fmt.Sprintf("admin: {address: %q}", r.admin)
+	}
 	var at []string
 	r.relay, at = w.startAs(t, r.id, relayServes, "relay", "--config", writeFile(t, r.files(".yaml"), fmt.Sprintf(`
 environment: production
@@ -171,7 +176,8 @@ engine: {url: %q, kind: vllm, events: {endpoint: %q, replay: %q, mode: connect}}
 pool: %s
 gateways: [{id: %q, log_vkey: %q}]
 log: {dir: %q, key_file: %q}
-`, listen, r.socket, federation, r.serves[0], r.serves[1], "ipc://"+r.files(".rp"), r.pool, gatewayID, strings.TrimSpace(string(vkey)), r.logDir, r.files(".key"))))
+%s
+`, listen, r.socket, federation, r.serves[0], r.serves[1], "ipc://"+r.files(".rp"), r.pool, gatewayID, strings.TrimSpace(string(vkey)), r.logDir, r.files(".key"), admin)))
 	r.addr = at[0]
 }
 
