@@ -65,7 +65,7 @@ func (x *exchange) settle(ctx context.Context, e ended) {
 		V: audit.Version, Kind: audit.KindOutcome, ID: x.id, Attempt: x.decided, Status: e.status,
 		Outcome: &audit.Outcome{
 			Status: e.status, HTTP: e.http, UpstreamHTTP: e.engine, Peer: e.peer,
-			TTFTMS: e.ttft.Milliseconds(), DurationMS: time.Since(x.began).Milliseconds(), Finish: e.finish,
+			TTFTMS: e.ttft.Milliseconds(), DurationMS: time.Since(x.began).Milliseconds(), Finish: finishReason(e.finish),
 			Inspected: audit.Inspected{Request: notNil(x.decision.Inspect.Request), Response: notNil(x.decision.Inspect.Response)},
 		},
 	}
