@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -14,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
@@ -108,7 +108,7 @@ func (s *service) clientAs(source *workload.Source) *http.Client {
 	}
 	tr := &http.Transport{TLSClientConfig: conf, DisableCompression: true}
 	s.tb.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 30 * time.Second}
+	return &http.Client{Transport: tr, Timeout: 2 * await.Limit}
 }
 
 // answer is what a client got.
@@ -167,12 +167,23 @@ func (s *service) post(who, body string, header ...string) answer {
 
 func (s *service) do(req *http.Request) answer {
 	s.tb.Helper()
+	return s.doing(req, func() {})
+}
+
+// doing sends a request, and does meanwhile what there is to do once the answer
+// has begun.
+func (s *service) doing(req *http.Request, meanwhile func()) answer {
+	s.tb.Helper()
 	resp, err := s.client.Do(req)
 	if err != nil {
 		s.tb.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
+	body := bufio.NewReader(resp.Body)
+	if _, err := body.Peek(1); err == nil {
+		meanwhile()
+	}
+	b, err := io.ReadAll(body)
 	return answer{resp.StatusCode, resp.Header, string(b), err}
 }
 

@@ -47,7 +47,7 @@ func TestBodiesInFlightAreBounded(t *testing.T) {
 	select {
 	case a := <-done:
 		s.want(a, http.StatusOK, "")
-	case <-time.After(10 * time.Second):
+	case <-time.After(await.Limit):
 		t.Fatal("no answer to the slow request")
 	}
 	await.That(t, "every body is given back", func() bool { return s.g.inflight.bytes.Load() == 0 })

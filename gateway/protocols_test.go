@@ -260,7 +260,7 @@ func TestEachStreamEndsWithItsClient(t *testing.T) {
 			select {
 			case <-r.Context().Done():
 				close(gone)
-			case <-time.After(10 * time.Second):
+			case <-time.After(await.Limit):
 			}
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -275,7 +275,7 @@ func TestEachStreamEndsWithItsClient(t *testing.T) {
 		cancel()
 		select {
 		case <-gone:
-		case <-time.After(5 * time.Second):
+		case <-time.After(await.Limit):
 			t.Fatal("the engine was not told")
 		}
 		if _, o := s.storyOf(resp.Header.Get("Sallyport-Decision-Id")); o[0].Status != audit.StatusCancelled {

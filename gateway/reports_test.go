@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -145,7 +146,7 @@ func TestB015AnEngineThatAcceptsAndStaysSilent(t *testing.T) {
 	s.engine.on(mark, stalls())
 	began := time.Now()
 	a := s.post("acme", chat(mark))
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > await.Limit/2 {
 		t.Errorf("took %v", took)
 	}
 	s.want(a, http.StatusGatewayTimeout, "upstream_timeout")
@@ -161,16 +162,19 @@ func TestB016B017B018SilenceIsBrokenAsTheProtocolDoes(t *testing.T) {
 		if p.op.Shape == wire.Anthropic {
 			alive = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
 		}
+		var silence time.Duration
 		a := s.through(p, wired(func(c *net.TCPConn) {
 			put(c, streamHead+chunkedEnd, piece(p.begin+p.text("Hel")+p.text("lo")[:9]))
-			time.Sleep(300 * time.Millisecond)
+			began := time.Now()
+			time.Sleep(600 * time.Millisecond)
+			silence = time.Since(began)
 			put(c, piece(p.text("lo")[9:]+p.end), lastPiece)
 		}))
 		v := clean(p)
 		silent := strings.Index(a.body, p.shown("Hel")) + len(p.shown("Hel"))
 		n := strings.Count(a.body[silent:], alive)
-		if n < 2 || n > 8 {
-			t.Errorf("%d signs of life in 300 ms of silence: %s", n, a.body)
+		if n < 2 || n > int(silence/s.g.keepAlive)+1 {
+			t.Errorf("%d signs of life in %v of silence: %s", n, silence, a.body)
 		}
 		a.body = a.body[:silent] + strings.ReplaceAll(a.body[silent:], alive, "")
 		s.exactly(a, http.StatusOK, v.begin+p.texts("Hel", "lo")+v.end)
@@ -196,7 +200,7 @@ func TestB019EventsComeOneByOne(t *testing.T) {
 				put(c, piece(p.text(fmt.Sprintf("word %d.", i))))
 				select { // the engine goes on only when the client has it
 				case <-next:
-				case <-time.After(5 * time.Second):
+				case <-time.After(await.Limit):
 					return
 				}
 			}
@@ -235,10 +239,11 @@ func TestB020ProxiesAreToldNotToBufferStreams(t *testing.T) {
 // B021, stacklok/toolhive#3691 and others: a stream is cut at a timeout of the
 // server, in mid-event.
 func TestB021AStreamOutlivesEveryTimeoutOfItsParts(t *testing.T) {
-	const limit, pause, pauses = 600 * time.Millisecond, 60 * time.Millisecond, 15 // a busy machine pauses too
+	const limit, pause, pauses = 2 * time.Second, 150 * time.Millisecond, 15 // a busy machine pauses too
 	w := inWorld(t)
 	for _, p := range protocols {
 		t.Run(p.op.Name, func(t *testing.T) {
+			t.Parallel()
 			s := serve(t, func(c *Config) {
 				c.Upstream, _ = upstream.New(upstream.Config{Own: w.self, DialTimeout: limit, HeaderTimeout: limit, IdleTimeout: limit})
 			})
@@ -271,7 +276,7 @@ func TestB022B024B025B064AClientThatLeavesStopsTheEngine(t *testing.T) {
 			if stream && p.text == nil {
 				continue
 			}
-			mark, arrived, gone := s.newMark(), make(chan struct{}), make(chan time.Time, 1)
+			mark, arrived, gone := s.newMark(), make(chan struct{}), make(chan struct{})
 			begin := ""
 			more := []string(nil)
 			if stream {
@@ -281,7 +286,7 @@ func TestB022B024B025B064AClientThatLeavesStopsTheEngine(t *testing.T) {
 				put(c, begin)
 				close(arrived)
 				_, _ = io.Copy(io.Discard, c)
-				gone <- time.Now()
+				close(gone)
 			}))
 			ctx, cancel := context.WithCancel(t.Context())
 			var id string
@@ -295,14 +300,10 @@ func TestB022B024B025B064AClientThatLeavesStopsTheEngine(t *testing.T) {
 				}
 			})
 			<-arrived
-			left := time.Now()
 			cancel()
 			select {
-			case at := <-gone:
-				if took := at.Sub(left); took > time.Second {
-					t.Errorf("streamed %v: the engine heard of it after %v", stream, took)
-				}
-			case <-time.After(5 * time.Second):
+			case <-gone:
+			case <-time.After(await.Limit):
 				t.Fatalf("streamed %v: the engine was not told", stream)
 			}
 			done.Wait()
@@ -476,16 +477,18 @@ func TestB039CompressedBodies(t *testing.T) {
 }
 
 // B041, mlflow/mlflow#24784: a small body expands without bound.
-func TestB041ABombIsRefusedFast(t *testing.T) {
+func TestB041ABombIsRefusedBeforeItExpands(t *testing.T) {
 	s := serve(t)
 	var bomb bytes.Buffer
 	for range 10 { // 1 GiB in about 1 MiB
 		bomb.WriteString(zipped(strings.Repeat(" ", 100<<20)))
 	}
-	began := time.Now()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	s.want(s.post("acme", bomb.String(), "Content-Encoding", "gzip"), http.StatusRequestEntityTooLarge, "too_large")
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("took %v", took)
+	runtime.ReadMemStats(&after)
+	if made := after.TotalAlloc - before.TotalAlloc; made > 256<<20 {
+		t.Errorf("%d bytes were made of it", made)
 	}
 }
 

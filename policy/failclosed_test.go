@@ -142,7 +142,7 @@ func TestTimeoutEndsEvaluation(t *testing.T) {
 	s := uncheckedSnapshot(t, regoBundle("decision := "+wellFormed+" if {\n"+burnsCPU+"\nn == 0\n}"))
 	start := time.Now()
 	_, _, err := s.Decide(t.Context(), ask())
-	if took := time.Since(start); !errors.Is(err, ErrTimeout) || took > 2*time.Second {
+	if took := time.Since(start); !errors.Is(err, ErrTimeout) || took > 30*time.Second {
 		t.Errorf("%v after %v", err, took)
 	}
 }

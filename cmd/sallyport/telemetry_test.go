@@ -21,6 +21,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/cmd/sallyport/strictyaml"
 	"github.com/sallyport-ai/sallyport/identity/valkey"
+	"github.com/sallyport-ai/sallyport/test/await"
 	"github.com/sallyport-ai/sallyport/test/metricsdoc"
 )
 
@@ -94,12 +95,12 @@ func TestACollectorThatIsGoneOrStuckHoldsNothingUp(t *testing.T) {
 				_, span := tel.spans.Tracer("test").Start(t.Context(), "GET /v1/models")
 				span.End()
 			}
-			if took := time.Since(began); took > time.Second {
+			if took := time.Since(began); took > await.Limit/2 {
 				t.Errorf("10,000 spans took %v", took)
 			}
 			began = time.Now()
 			_ = tel.close() // what it says is not the point
-			if took := time.Since(began); took > flushTime+time.Second {
+			if took := time.Since(began); took > await.Limit/2 {
 				t.Errorf("closing took %v", took)
 			}
 			if n := strings.Count(logged.String(), "not taken by the collector"); n > 1 || n == 0 && name != "stuck" {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 var domain = spiffeid.RequireTrustDomainFromString("test.sallyport")
@@ -340,10 +341,10 @@ func TestAReplicaIsNotWaitedForForever(t *testing.T) {
 			for range 6 {
 				_, _ = io.WriteString(rw, ".")
 				_ = http.NewResponseController(rw).Flush()
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(150 * time.Millisecond)
 			}
 		})
-		if got, err := do(t.Context(), w.client(t, Config{IdleTimeout: 200 * time.Millisecond, HeaderTimeout: 200 * time.Millisecond}), s.Replica); got != "......" || err != nil {
+		if got, err := do(t.Context(), w.client(t, Config{IdleTimeout: 800 * time.Millisecond, HeaderTimeout: 800 * time.Millisecond}), s.Replica); got != "......" || err != nil {
 			t.Fatalf("%q, %v", got, err)
 		}
 	})
@@ -354,7 +355,7 @@ func wait(t *testing.T, c <-chan struct{}, what string) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(5 * time.Second):
+	case <-time.After(await.Limit):
 		t.Fatalf("waited in vain for %s", what)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 	"github.com/sallyport-ai/sallyport/routing/splice"
 	"github.com/sallyport-ai/sallyport/routing/ticket"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 func withEngine(f *faulty) func(*Config) {
@@ -392,7 +393,7 @@ func TestAGatewayThatLeavesCancelsTheEnginesWork(t *testing.T) {
 			cancel()
 			select {
 			case <-cancelled:
-			case <-time.After(5 * time.Second):
+			case <-time.After(await.Limit):
 				t.Fatal("the engine goes on")
 			}
 			eventually(t, "the work is gone", func() bool {

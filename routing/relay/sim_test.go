@@ -21,6 +21,7 @@ import (
 	"github.com/sallyport-ai/sallyport/routing/residency"
 	residencyv1 "github.com/sallyport-ai/sallyport/routing/residency/v1"
 	"github.com/sallyport-ai/sallyport/routing/sim"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // startSim runs a stand-in engine until the returned function is called.
@@ -262,7 +263,7 @@ func TestARestartedEngineHoldsNothingUntilItSaysSo(t *testing.T) {
 			stop()
 			select {
 			case <-ended: // the engine's death ends the watch
-			case <-time.After(5 * time.Second):
+			case <-time.After(await.Limit):
 				t.Fatal("the watch goes on without an engine")
 			}
 			startSim(t, engine)

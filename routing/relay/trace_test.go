@@ -38,7 +38,12 @@ func TestDivergeTellsWhereAPromptPartsFromWhatItMadeTheEngineStore(t *testing.T)
 	}
 	blocks := uint32(len(p.IDs) / 16)
 	first := send(body)
-	eventually(t, "the whole path", func() bool { r := ask(first, p.IDs); return r.GetKnown() && r.GetIndex() == blocks })
+	// The whole path is known as soon as the mirror has it, any other when it is
+	// told to subscribers.
+	eventually(t, "another path", func() bool { return ask(first, []uint32{15: 1}).GetKnown() })
+	if r := ask(first, p.IDs); !r.GetKnown() || r.GetIndex() != blocks {
+		t.Errorf("the whole path: %v, want %d", r, blocks)
+	}
 	for _, at := range []uint32{0, 3, blocks - 1} {
 		wrong := slices.Clone(p.IDs)
 		wrong[at*16+5]++
