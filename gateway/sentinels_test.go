@@ -51,6 +51,8 @@ var cannotReach = map[string]string{
 	"wire.ErrAnswer":           "of the engine's answer: back.go makes it errAnswer",
 	"wire.ErrTruncated":        "as ErrAnswer",
 	"wire.ErrEventTooLarge":    "as ErrAnswer",
+	"durable.ErrNotRegular":    "of files that auditors read",
+	"durable.ErrTooLong":       "as ErrNotRegular",
 	"ticket.ErrMissing":        "the relay's refusal, which we see as a status",
 	"ticket.ErrMalformed":      "as ErrMissing",
 	"ticket.ErrUnknownGateway": "as ErrMissing",
