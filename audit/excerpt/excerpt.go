@@ -107,7 +107,8 @@ var ranges = compact.RangeFactory{Hash: rfc6962.DefaultHasher.HashChildren}
 
 // Options say what goes into an excerpt.
 type Options struct {
-	From, To uint64 // To is exclusive; 0: as far as the log is published
+	From, To uint64 // To is exclusive; 0: as far as the log is published, unless it is None
+	None     bool   // no record, between that before From and From: nothing is left out
 	// Select returns the records that are wanted out of all of them, in order;
 	// nil wants all. It makes the excerpt a selected one.
 	Select func(iter.Seq2[tlog.Entry, error]) iter.Seq2[tlog.Entry, error]
@@ -117,7 +118,10 @@ type Options struct {
 // published, and may be used while another process appends. If a checkpoint that
 // witnesses cosigned covers the records, it is that which the excerpt holds.
 func Write(w io.Writer, dir string, o Options) (records uint64, err error) {
-	if o.To == 0 {
+	switch {
+	case o.None:
+		o.To = o.From
+	case o.To == 0:
 		_, tree, err := tlog.Published(dir)
 		if err != nil {
 			return 0, err

@@ -270,3 +270,17 @@ func TestAnExcerptHoldsACosignedCheckpointWhereOneCoversIt(t *testing.T) {
 		}
 	}
 }
+
+func TestAnExcerptOfNothingVerifiesWhereverItIs(t *testing.T) {
+	dir, key := writeLog(t, 9)
+	for _, at := range []uint64{0, 1, 8, 11} {
+		text := excerptOf(t, dir, Options{From: at, None: true})
+		r, err := Verify(strings.NewReader(text), key)
+		if err != nil || !r.OK() || r.Records != 0 || r.From != at || r.To != at || r.TreeSize != 11 {
+			t.Errorf("at %d: %+v, %v", at, r, err)
+		}
+	}
+	if _, err := Write(new(bytes.Buffer), dir, Options{From: 12, None: true}); err == nil {
+		t.Error("beyond the end nothing was written as if it were there")
+	}
+}

@@ -60,7 +60,8 @@ func auditExportCommand() *cobra.Command {
 			"that says what the file is, with the signed checkpoint and the hashes that it takes to get from\n" +
 			"the records to the checkpoint's root, and one that counts them. `sallyport audit verify FILE`\n" +
 			"checks it. With indexes or times alone it holds every record between; with any other flag each\n" +
-			"record has a proof of its own, and that nothing was left out cannot be seen.",
+			"record has a proof of its own, and that nothing was left out cannot be seen. Nothing to export\n" +
+			"is an answer as well: an excerpt of 0 records.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := filter.parse(time.Now())
@@ -74,11 +75,13 @@ func auditExportCommand() *cobra.Command {
 			if o, err = narrowed(args[0], o, f); err != nil {
 				return err
 			}
+			var n uint64
 			if out == "" {
-				_, err = excerpt.Write(cmd.OutOrStdout(), args[0], o)
+				if n, err = excerpt.Write(cmd.OutOrStdout(), args[0], o); err == nil && n == 0 {
+					fmt.Fprintln(cmd.ErrOrStderr(), "0 records")
+				}
 				return err
 			}
-			var n uint64
 			err = createFile(out, func(w io.Writer) error { n, err = excerpt.Write(w, args[0], o); return err })
 			if err == nil {
 				fmt.Fprintf(cmd.OutOrStdout(), "%d records in %s\n", n, out)
@@ -118,7 +121,8 @@ func narrowed(dir string, o excerpt.Options, f query.Filter) (excerpt.Options, e
 }
 
 // between finds the records from the first to the last that a window holds.
-// Clocks jump, so what lies between may be outside.
+// Clocks jump, so what lies between may be outside. If there are none, that is
+// what there is, after the last that is older.
 func between(dir string, o excerpt.Options, since, until time.Time) (excerpt.Options, error) {
 	_, tree, err := tlog.Published(dir)
 	if err != nil {
@@ -129,7 +133,7 @@ func between(dir string, o excerpt.Options, since, until time.Time) (excerpt.Opt
 		end = min(end, o.To)
 	}
 	w := window{since: since, until: until}
-	found := false
+	found, after := false, o.From
 	for e, err := range records(dir, o.From) {
 		if err != nil {
 			return o, err
@@ -142,6 +146,9 @@ func between(dir string, o excerpt.Options, since, until time.Time) (excerpt.Opt
 			return o, fmt.Errorf("record %d: %w", e.Index, err)
 		}
 		if !w.contains(at) {
+			if at.Before(since) {
+				after = e.Index + 1
+			}
 			continue
 		}
 		if !found {
@@ -150,7 +157,7 @@ func between(dir string, o excerpt.Options, since, until time.Time) (excerpt.Opt
 		o.To = e.Index + 1
 	}
 	if !found {
-		return o, fmt.Errorf("%w in that time", tlog.ErrNotFound)
+		o.From, o.None = after, true
 	}
 	return o, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/sallyport-ai/sallyport/audit/durable"
@@ -23,6 +24,17 @@ type pins struct {
 
 func (p *pins) flag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&p.files, "key", nil, "file with verifier keys of the logs, one a line; may be given several times")
+	takeVerifyKey(cmd)
+}
+
+// takeVerifyKey lets --verify-key stand for the --key of a command that verifies.
+func takeVerifyKey(cmd *cobra.Command) {
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "verify-key" {
+			name = "key"
+		}
+		return pflag.NormalizedName(name)
+	})
 }
 
 // load reads the files. Without a key nothing can be told of any log.

@@ -50,6 +50,7 @@ func auditReanchorCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&key, "key", "", "file with the old log's verifier key")
+	takeVerifyKey(cmd)
 	cmd.Flags().StringVar(&checkpoint, "checkpoint", "", "checkpoint of the old log that was held elsewhere")
 	cmd.Flags().StringVar(&newKey, "new-key", "", "file of the new log's signer key")
 	cmd.Flags().StringVar(&by, "by", "", "who says so, for the record")

@@ -137,7 +137,7 @@ func keysRevokeCommand() *cobra.Command {
 		Short: "Revoke an API key",
 		Long: "Revoke withdraws the key with the ID given; a whole key, as a leak may have it, names itself.\n" +
 			"Gateways that read the store refuse it from their next request on, and end its streams at the\n" +
-			"next reauthorization.",
+			"next reauthorization. It exits with 1 if the store has no such key: then it is withdrawn nowhere.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if store == "" {
@@ -146,9 +146,14 @@ func keysRevokeCommand() *cobra.Command {
 			id := args[0]
 			if key, err := apikey.ParseKey(id); err == nil {
 				id = key.ID()
+			} else if len(id) > maxKeyID { // which may hold a secret, and is not repeated
+				return cannotTell(fmt.Errorf("revoke API key: neither an ID nor a whole key: %w", err))
 			}
 			r, err := apikey.Revoke(store, id, time.Now())
 			if errors.Is(err, apikey.ErrNoSuchKey) {
+				if asJSON {
+					err = errors.Join(json.NewEncoder(cmd.OutOrStdout()).Encode(unknownKey{id, "unknown"}), err)
+				}
 				return &exitError{exitBad, err}
 			}
 			if err != nil {
@@ -164,6 +169,15 @@ func keysRevokeCommand() *cobra.Command {
 	cmd.Flags().StringVar(&store, "store", "", "the store")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// maxKeyID bounds what is taken for the ID of a key; a whole key is longer.
+const maxKeyID = 32
+
+// unknownKey is a key that the store does not have, as JSON.
+type unknownKey struct {
+	ID    string `json:"id"`
+	State string `json:"state"`
 }
 
 // shownKey is a key as commands show it: neither its secret nor its MAC.

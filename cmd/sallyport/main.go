@@ -90,11 +90,17 @@ func commands() *cobra.Command {
 }
 
 // commandGroup is a command that only has commands below it. Cobra takes one
-// that it does not know there for a request for help.
+// that it does not know there, and none, for a request for help.
 func commandGroup(name, short string) *cobra.Command {
 	return &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.SetOut(cmd.ErrOrStderr())
+			if err := cmd.Help(); err != nil {
+				return err
+			}
+			return cannotTell(fmt.Errorf("%s: which of its commands?", cmd.CommandPath()))
+		},
 	}
 }
 

@@ -31,23 +31,42 @@ func policyCheckCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := os.Stat(args[0]); err != nil {
-				return err
+				return notChecked(cmd, asJSON, &exitError{exitCannotTell, err})
 			}
 			engine, err := policy.Load(cmd.Context(), policy.Config{Bundle: args[0], VerifyKeyFile: key})
 			if err != nil {
-				return &exitError{exitBad, err}
+				return notChecked(cmd, asJSON, &exitError{exitBad, err})
 			}
 			a := engine.Activation()
 			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(a)
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(checkedBundle{OK: true, Activation: &a})
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is good: revision %s, digest %s\n", args[0], a.Revision, a.Digest)
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&key, "verify-key", "", "public key that the bundle must be signed with")
+	bundleKey(cmd, &key)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// checkedBundle is what `policy check --json` prints: of a bundle that is good,
+// what its activation would say, and of another why it is not.
+type checkedBundle struct {
+	OK bool `json:"ok"`
+	*policy.Activation
+	Error string `json:"error,omitempty"`
+}
+
+// notChecked tells why a bundle is not good, as JSON if that is asked for.
+func notChecked(cmd *cobra.Command, asJSON bool, why *exitError) error {
+	if !asJSON {
+		return why
+	}
+	if err := json.NewEncoder(cmd.OutOrStdout()).Encode(checkedBundle{Error: why.Error()}); err != nil {
+		return err
+	}
+	return &exitError{code: why.code}
 }
 
 func policyTestCommand() *cobra.Command {

@@ -276,12 +276,18 @@ func ifAny(before, s string) string {
 	return before + s
 }
 
+// bundleKey adds the flag that says which key a bundle must be signed with.
+func bundleKey(cmd *cobra.Command, to *string) {
+	cmd.Flags().StringVar(to, "key", "", "file of the public key that the bundle must be signed with; --verify-key is the same")
+	takeVerifyKey(cmd)
+}
+
 // bundleFlags name a bundle.
 type bundleFlags struct{ bundle, key string }
 
 func (f *bundleFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.bundle, "bundle", "", "directory or .tar.gz; without it, the policy that ships with the data of the demonstration")
-	cmd.Flags().StringVar(&f.key, "verify-key", "", "public key that the bundle must be signed with")
+	bundleKey(cmd, &f.key)
 }
 
 // load activates it, as a gateway would.
@@ -289,7 +295,7 @@ func (f *bundleFlags) load(ctx context.Context) (*policy.Engine, error) {
 	cfg := policy.Config{Bundle: f.bundle, VerifyKeyFile: f.key, Timeout: evaluationTime}
 	if f.bundle == "" {
 		if f.key != "" {
-			return nil, errors.New("--verify-key goes with --bundle")
+			return nil, errors.New("--key goes with --bundle")
 		}
 		layers, err := bundleLayers(nil)
 		if err != nil {

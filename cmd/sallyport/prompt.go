@@ -68,16 +68,18 @@ func promptTokensCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tokens --model DIR < LINES",
 		Short: "Print the token ids of texts and request bodies",
-		Long:  promptInput + ` Each line of the output is {"ids": [...], "basis": "native"} or {"error": "..."}.`,
+		Long:  promptInput + ` Each line of the output is {"ids": [...], "basis": "native"} or {"error": "..."}, and then it exits with 1.`,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			m, err := flags.open()
 			if err != nil {
 				return err
 			}
-			return eachLine(cmd.InOrStdin(), func(line []byte) error {
+			var failed bool
+			err = eachLine(cmd.InOrStdin(), func(line []byte) error {
 				p, err := promptOf(cmd.Context(), m, line)
 				if err != nil {
+					failed = true
 					return printLine(cmd.OutOrStdout(), errorLine(err))
 				}
 				if p.IDs == nil {
@@ -88,6 +90,7 @@ func promptTokensCommand() *cobra.Command {
 					Basis string   `json:"basis"`
 				}{p.IDs, "native"})
 			})
+			return toldOf(failed, err)
 		},
 	}
 	flags.add(cmd)
@@ -100,21 +103,22 @@ func promptRenderCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render --model DIR < LINES",
 		Short: "Print the prompts that request bodies become, as text",
-		Long:  promptInput + ` The text of one prompt is printed as it is; for several, with --json, each line of the output is {"text": "..."} or {"error": "..."}.`,
+		Long:  promptInput + ` The text of one prompt is printed as it is; for several, with --json, each line of the output is {"text": "..."} or {"error": "..."}, and then it exits with 1.`,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			m, err := flags.open()
 			if err != nil {
 				return err
 			}
-			lines := 0
-			return eachLine(cmd.InOrStdin(), func(line []byte) error {
+			lines, failed := 0, false
+			err = eachLine(cmd.InOrStdin(), func(line []byte) error {
 				if lines++; lines > 1 && !asJSON {
 					return errors.New("more than one prompt: use --json")
 				}
 				p, err := promptOf(cmd.Context(), m, line)
 				switch {
 				case err != nil && asJSON:
+					failed = true
 					return printLine(cmd.OutOrStdout(), errorLine(err))
 				case err != nil:
 					return &exitError{code: exitBad, err: err}
@@ -126,6 +130,7 @@ func promptRenderCommand() *cobra.Command {
 				_, err = io.WriteString(cmd.OutOrStdout(), p.Text)
 				return err
 			})
+			return toldOf(failed, err)
 		},
 	}
 	flags.add(cmd)
@@ -178,6 +183,14 @@ func eachLine(r io.Reader, do func(line []byte) error) error {
 			return fmt.Errorf("read input: %w", err)
 		}
 	}
+}
+
+// toldOf makes of lines that failed, which have been told of, a bad answer.
+func toldOf(failed bool, err error) error {
+	if err == nil && failed {
+		return &exitError{code: exitBad}
+	}
+	return err
 }
 
 type promptError struct {

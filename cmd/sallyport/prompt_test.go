@@ -51,7 +51,7 @@ func TestPromptPrintsTheTokensOfEachLine(t *testing.T) {
 	in := strings.Join([]string{`{"text": "Hello"}`, ``, helloChat, `{"completion": {"prompt": "Hello"}}`, `{"text": ""}`, `{"chat": {"messages": []}}`, `{"text": "a", "chat": {}}`, `nonsense`}, "\n")
 	out, code := promptRun(t, in, "tokens")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if code != 0 || len(lines) != 7 {
+	if code != exitBad || len(lines) != 7 {
 		t.Fatalf("exit %d, output %s", code, out)
 	}
 	model, err := prompt.LoadFS(prompt.Small())
@@ -78,8 +78,13 @@ func TestPromptRendersText(t *testing.T) {
 		t.Errorf("%q, exit %d", out, code)
 	}
 	quoted := strings.ReplaceAll(helloPrompt, "\n", `\n`)
-	if out, code := promptRun(t, helloChat+"\n"+`{"messages": 1}`, "render", "--json"); !strings.HasPrefix(out, `{"text":"`+quoted+`"}`+"\n"+`{"error":`) || code != 0 {
+	if out, code := promptRun(t, helloChat+"\n"+`{"messages": 1}`, "render", "--json"); !strings.HasPrefix(out, `{"text":"`+quoted+`"}`+"\n"+`{"error":`) || code != exitBad {
 		t.Errorf("%q, exit %d", out, code)
+	}
+	for _, command := range []string{"tokens", "render"} {
+		if out, code := promptRun(t, helloChat+"\n"+helloChat, append([]string{command}, map[string][]string{"render": {"--json"}}[command]...)...); code != 0 || strings.Contains(out, "error") {
+			t.Errorf("%s of good lines: %q, exit %d", command, out, code)
+		}
 	}
 	if out, code := promptRun(t, helloChat+"\n"+helloChat, "render"); code != exitCannotTell || !strings.Contains(out, "--json") {
 		t.Errorf("two prompts: %q, exit %d", out, code)
