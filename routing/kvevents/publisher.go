@@ -99,6 +99,19 @@ func (p *Publisher) accept() {
 	}
 }
 
+// Subscribers counts the connections that have asked for a topic so far. What is
+// published before a subscription has come is not sent to it.
+func (p *Publisher) Subscribers() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for s := range p.subs {
+		if len(s.prefixes) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // Publish offers a message to every subscriber of its topic.
 func (p *Publisher) Publish(topic string, seq uint64, payload []byte) error {
 	wire, err := appendMessage(nil, Message{topic, seq, payload}.parts())

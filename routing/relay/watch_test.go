@@ -204,6 +204,9 @@ func watchWorld(t testing.TB, replay bool) (*world, *publisher) {
 		}
 	})
 	w.ready()
+	// A subscription is not acknowledged, and what is published before it has
+	// come is a hole that only the next batch shows.
+	eventually(t, "the relay's subscription", func() bool { return p.pub.Subscribers() > 0 })
 	return w, p
 }
 
