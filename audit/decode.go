@@ -212,7 +212,7 @@ func (d *exact) placement() *Placement {
 	p.ChosenBecause = d.text(`,"chosen_because":`)
 	p.Others = d.int(`,"others_per_mille":`)
 	p.Usual = d.int(`,"usual_tokens":`)
-	p.Candidates = optEach(d, `,"candidates":[`, 8, (*exact).candidate)
+	p.Candidates = optEach(d, `,"candidates":[`, strings.Count(d.s[d.i:], `{"replica":`), (*exact).candidate)
 	p.Omitted = d.optNum(`,"omitted":`)
 	p.Excluded = d.excluded()
 	p.Considered = d.num(`,"considered":`)

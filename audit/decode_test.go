@@ -203,13 +203,14 @@ func BenchmarkDecode(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
-			i := 0
+			i, began := 0, cpu(b)
 			for b.Loop() {
 				if err := c.do(leaves[i%len(leaves)]); err != nil {
 					b.Fatal(err)
 				}
 				i++
 			}
+			b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/record")
 			b.ReportMetric(float64(size)/float64(len(leaves)), "bytes/record")
 		})
 	}

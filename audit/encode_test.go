@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -350,16 +351,26 @@ func BenchmarkEncode(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
-			i := 0
+			i, began := 0, cpu(b)
 			for b.Loop() {
 				if err := c.do(rs[i%len(rs)]); err != nil {
 					b.Fatal(err)
 				}
 				i++
 			}
+			b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/record")
 			b.ReportMetric(float64(size)/float64(len(rs)), "bytes/record")
 		})
 	}
+}
+
+// cpu is the time that this process has computed for, in ns.
+func cpu(tb testing.TB) int64 {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		tb.Fatal(err)
+	}
+	return r.Utime.Nano() + r.Stime.Nano()
 }
 
 // benchRecords are what a gateway writes for n requests.
