@@ -66,7 +66,7 @@ func NewDenials(log Appender, size int) *Denials {
 // of the caller's. It takes constant time and, for a source and code seen
 // since the last flush, allocates nothing.
 func (d *Denials) Count(source netip.Addr, code string) {
-	d.count(denialKey{prefix: sourcePrefix(source), code: code})
+	d.count(denialKey{prefix: SourcePrefix(source), code: code})
 }
 
 // CountTenant counts one refusal of a caller whose tenant may not have it
@@ -94,9 +94,9 @@ func (c denialCount) one(now int64) denialCount {
 	return denialCount{c.n + 1, c.first, max(c.last, now)}
 }
 
-// sourcePrefix is what an address counts under. It drops what could name a
+// SourcePrefix is what an address counts under: IPv4 /24, IPv6 /56. It drops what could name a
 // person, and what one attacker could vary at will.
-func sourcePrefix(a netip.Addr) netip.Prefix {
+func SourcePrefix(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := 56
 	if a.Is4() {

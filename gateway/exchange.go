@@ -148,7 +148,7 @@ func (x *exchange) replica() upstream.Replica {
 // Outcomes of attempts were written where they ended.
 func (x *exchange) refuse(ctx context.Context, err error) {
 	if !x.authenticated() {
-		x.g.turnAway(x.w, x.r, x.op.Shape, err)
+		x.g.turnAway(x.w, x.r, x.op.Shape, err, x.wait)
 		return
 	}
 	f := faultOf(err)

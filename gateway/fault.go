@@ -94,6 +94,8 @@ var (
 	errLimited          = errors.New("every replica has too many requests")
 	errOverdue          = errors.New("request took longer than it may")
 	errStopping         = errors.New("gateway is stopping")
+	errTooOften         = errors.New("caller asks too often")
+	errKnocking         = errors.New("too many from there that are nobody")
 	errLogQuota         = errors.New("tenant has spent its share of the log")
 	errUnrecorded       = errors.New("audit log takes no more than what is owed")
 	errPolicyMoved      = errors.New("policy kept changing while the request was placed")
@@ -145,6 +147,8 @@ var faults = []struct {
 	{errInflight, notReady("inflight_bytes", "The gateway has too much in hand.")},
 	{errPolicyMoved, notReady("policy_moved", "The gateway is being reconfigured.")},
 	{errLimited, limited("rate_limited", "The model servers have too many requests.")},
+	{errTooOften, limited("caller_rate", "Too many requests.")},
+	{errKnocking, limited("source_rate", "Too many requests.")},
 	{errLogQuota, limited("log_quota", "Your organisation has too many requests.")},
 	{errEngineBusy, unavailable("no_replica", "engine_busy", "No model server can take the request now.")},
 	{routing.ErrNoReplica, unavailable("no_replica", "no_replica", "No model server can take the request now.")},

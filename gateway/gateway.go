@@ -23,6 +23,7 @@ import (
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/detect"
+	"github.com/sallyport-ai/sallyport/gateway/rate"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/gateway/wire"
 	"github.com/sallyport-ai/sallyport/identity"
@@ -78,6 +79,7 @@ type Live struct {
 	Identity identity.Chain            // TenantOf is filled in for each request
 	Prompts  map[string]*prompt.Memory // by served name; a model without one is estimated
 	Limits   wire.Limits
+	Rates    Rates
 	Resource Resource // what OAuth clients are told
 
 	// InflightBytes bounds the bodies of all requests together. What a request
@@ -102,6 +104,9 @@ func (l Live) check() (*Live, error) {
 	if l.InflightBytes < int64(l.Limits.BodyBytes) {
 		return nil, errors.New("gateway: a single body may be larger than all bodies in flight together")
 	}
+	if err := l.Rates.check(); err != nil {
+		return nil, fmt.Errorf("gateway: rates: %w", err)
+	}
 	var err error
 	l.oauth, err = l.Resource.ready()
 	return &l, err
@@ -120,6 +125,8 @@ type Gateway struct {
 	running      running
 	withdrawn    bell // rung when credentials may have been withdrawn
 	inflight     inflight
+	callers      *rate.Table
+	sources      *rate.Table
 	counting     counters
 	looks        looks
 	overlap      overlap
@@ -168,7 +175,7 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	g := &Gateway{cfg: cfg, keepAlive: keepAlive, writeTimeout: writeTimeout, metrics: m, tracer: cfg.Tracer.Tracer(scope)}
+	g := &Gateway{cfg: cfg, callers: rate.NewTable(0, nil), sources: rate.NewTable(0, nil), keepAlive: keepAlive, writeTimeout: writeTimeout, metrics: m, tracer: cfg.Tracer.Tracer(scope)}
 	g.cfg.Live = Live{}
 	g.convKey = conversationKey(g.derive("conversation"))
 	if err := g.Swap(cfg.Live); err != nil {
@@ -255,18 +262,18 @@ func (g *Gateway) Handler() http.Handler {
 // nowhere refuses a request that no route takes.
 func (g *Gateway) nowhere(w http.ResponseWriter, r *http.Request, err error) {
 	g.metrics.answered(r.Context(), "none", "none", faultOf(err))
-	g.turnAway(w, r, wire.OpenAI, err)
+	g.turnAway(w, r, wire.OpenAI, err, 0)
 }
 
 // turnAway refuses somebody who was not authenticated. They leave no record of
 // their own, or anybody could fill the log; they are counted exactly.
-func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, shape wire.Shape, err error) {
+func (g *Gateway) turnAway(w http.ResponseWriter, r *http.Request, shape wire.Shape, err error, wait time.Duration) {
 	f := faultOf(err)
 	g.cfg.Denials.Count(source(r), f.Code)
 	if f.Status == http.StatusUnauthorized {
 		g.live.Load().oauth.challenge(w.Header(), r, err)
 	}
-	f.sayWhen(w.Header(), 0)
+	f.sayWhen(w.Header(), wait)
 	wire.WriteError(w, shape, f.Status, f.Type, f.Code, f.Message, f.Param)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -43,7 +44,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	n := instruments{m: provider.Meter(scope)}
 	n.counter(&m.requests, "sallyport.requests", "{request}", "Requests answered, by operation, class, HTTP status and error code; the code of an answer is ok.")
 	n.upDown(&m.inFlight, "sallyport.requests.in_flight", "{request}", "Requests that are being served.")
-	n.counter(&m.denials, "sallyport.denials", "{request}", "Requests refused for who the caller is or what it may do, by code and reason.")
+	n.counter(&m.denials, "sallyport.denials", "{request}", "Requests refused for who the caller is, what it may do or how often it asks, by code and reason.")
 	n.counter(&m.attempts, "sallyport.attempts", "{attempt}", "Attempts that ended, by operation and status of the outcome record.")
 
 	n.seconds(&m.serverDuration, "gen_ai.server.request.duration", "Time from a request's arrival to the last byte of its answer.", durations)
@@ -113,11 +114,14 @@ func (m *metrics) answered(ctx context.Context, operation, class string, f *Faul
 	m.requests.Add(ctx, 1, metric.WithAttributes(
 		attribute.String("operation", operation), attribute.String("class", class),
 		attribute.Int("status", statusOf(f)), attribute.String("code", code)))
-	if f != nil && (f.Status == http.StatusUnauthorized || f.Status == http.StatusForbidden) {
+	if f != nil && slices.Contains(denialStatuses, f.Status) {
 		// The reason as our own table has it: policy may have put its own words.
 		m.denials.Add(ctx, 1, metric.WithAttributes(attribute.String("code", code), attribute.String("reason", faultOf(f.Err).Reason)))
 	}
 }
+
+// denialStatuses are of refusals that are the caller's doing.
+var denialStatuses = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests}
 
 func statusOf(f *Fault) int {
 	if f == nil {

@@ -17,13 +17,21 @@ func (x *exchange) who(ctx context.Context) error {
 	chain := x.live.Identity
 	chain.TenantOf = x.tenantOf
 	x.withdrawn = x.g.withdrawn.rung()
+	answered, err := x.knock()
+	if err != nil {
+		return err
+	}
 	p, err := chain.Authenticate(ctx, x.r)
+	answered(err)
 	if err != nil {
 		return err
 	}
 	x.principal = p
-	x.w.Header().Set("Sallyport-Decision-Id", x.id)
 	x.live.oauth.offerNonce(x.w.Header(), x.r)
+	if err := x.withinRate(); err != nil {
+		return err // which is only counted, so it has no decision to name
+	}
+	x.w.Header().Set("Sallyport-Decision-Id", x.id)
 	if err := x.resolve(); err != nil {
 		return err
 	}

@@ -62,10 +62,10 @@ func (x *exchange) withinQuota() error {
 }
 
 // recordRefusal puts a refusal into the log, or counts it there if the tenant has
-// spent its share.
+// spent its share or the caller asks too often.
 func (x *exchange) recordRefusal(ctx context.Context, f *Fault) {
-	if x.withinQuota() != nil {
-		x.g.cfg.Denials.CountTenant(bounded(x.principal.Tenant), f.Code)
+	if errors.Is(f.Err, errTooOften) || x.withinQuota() != nil {
+		x.g.cfg.Denials.CountTenant(bounded(x.tenantOf(x.principal)), f.Code)
 		return
 	}
 	x.writeRefusal(ctx, f)

@@ -122,19 +122,6 @@ type auditConfig struct {
 	Grace     time.Duration    `yaml:"grace"`     // that running requests have when the log takes no more; 10 s if 0
 }
 
-type limitsConfig struct {
-	BodyBytes     strictyaml.Bytes `yaml:"body_bytes"`
-	InflightBytes strictyaml.Bytes `yaml:"inflight_bytes"` // of all bodies together
-	HeaderBytes   strictyaml.Bytes `yaml:"header_bytes"`
-	JSONDepth     int              `yaml:"json_depth"`
-	Connect       time.Duration    `yaml:"connect"`     // longest time to connect to a replica
-	FirstToken    time.Duration    `yaml:"first_token"` // longest wait for an answer to begin
-	Idle          time.Duration    `yaml:"idle"`        // longest pause inside an answer
-	Total         time.Duration    `yaml:"total"`       // longest time for a whole request
-	Count         time.Duration    `yaml:"count"`       // longest time for an engine to count a prompt
-	Drain         time.Duration    `yaml:"drain"`       // how long running requests have to end after a stop was asked for
-}
-
 // relayConfig is the file of `sallyport relay`.
 type relayConfig struct {
 	Environment string          `yaml:"environment"`

@@ -26,6 +26,7 @@ func (c *gatewayConfig) check(k checker) {
 	if c.Admin.Address != "" {
 		k.address("admin.address", c.Admin.Address)
 	}
+	k.rates(&c.Limits)
 	k.required("region", c.Region)
 	k.socket("identity.workload_socket", c.Identity.WorkloadSocket)
 	k.federation(c.Identity.Federation)

@@ -99,6 +99,7 @@ pools:
   - {name: a, members: ["spiffe://example.org/a/*"], replicas: [{address: "h:1", id: "spiffe://example.org/b/r0"}]}
   - {name: a, members: ["http://x"]}
 audit: {dir: a, key_file: none, export: [{name: a, to: {syslog: {address: h}}}], mode: fast}
+limits: {requests_per_second: -1, burst: 3, tenants: [{tenant: acme, burst: 2}, {tenant: acme, requests_per_second: 1}], unauthenticated: {requests_per_second: 1, burst: -1}}
 models: [{name: m, dir: ., zone: Nowhere/At_All}]
 `
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -120,7 +121,11 @@ models: [{name: m, dir: ., zone: Nowhere/At_All}]
 		"pools[1].members[0]:",
 		"audit.key_file: stat",
 		"audit.export[0].to.syslog.address: want host:port",
-		":10:34: models[0].zone: unknown time zone Nowhere/At_All",
+		"limits.requests_per_second: want 0, for no bound, or between",
+		"limits.tenants[0].burst: without requests_per_second",
+		"limits.tenants[1].tenant: acme stands twice",
+		"limits.unauthenticated.burst: want between",
+		":11:34: models[0].zone: unknown time zone Nowhere/At_All",
 		"audit.mode: want one of strict, strict-2, bounded",
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -151,6 +151,7 @@ func (c gatewayConfig) mayBecome(next gatewayConfig) error {
 	fixed := func(c gatewayConfig) gatewayConfig {
 		c.Identity.Issuers, c.Models, c.Pools, c.digest = nil, nil, nil, ""
 		c.Limits.BodyBytes, c.Limits.InflightBytes, c.Limits.JSONDepth = 0, 0, 0
+		c.Limits.RequestsPerSecond, c.Limits.Burst, c.Limits.Tenants, c.Limits.Unauthenticated = 0, 0, nil, rateConfig{}
 		return c
 	}
 	before, after := reflect.ValueOf(fixed(c)), reflect.ValueOf(fixed(next))

@@ -74,6 +74,7 @@ func (p *gatewayProcess) buildLive(ctx context.Context, cfg gatewayConfig) (*liv
 		Live: gateway.Live{
 			Self: selfOf(cfg, source), Identity: chain, Prompts: prompts,
 			Resource: resourceOf(cfg, p.proofs),
+			Rates:    cfg.Limits.rates(),
 			Limits:   wire.Limits{BodyBytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth},
 
 			InflightBytes: int64(cfg.Limits.InflightBytes),

@@ -1,0 +1,209 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
+	"github.com/sallyport-ai/sallyport/gateway/rate"
+	"github.com/sallyport-ai/sallyport/identity"
+)
+
+// serveLimited starts a gateway with limits of requests, and the counts of whom it refuses.
+func serveLimited(t *testing.T, rates Rates, more ...func(*Config)) (*service, *audit.Denials) {
+	t.Helper()
+	var denials *audit.Denials
+	s := serve(t, append(more, func(c *Config) {
+		denials = audit.NewDenials(c.Log, 0)
+		c.Denials, c.Live.Rates = denials, rates
+	})...)
+	return s, denials
+}
+
+// since is what the log has after so many records: how many decisions about a
+// tenant, and how many refusals are counted under a name and code.
+func (s *service) since(t *testing.T, denials *audit.Denials, from uint64, tenant, prefix, code string) (decisions, counted int) {
+	t.Helper()
+	if err := denials.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for e, err := range tlog.Read(s.logDir, from) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := audit.Decode(e.Leaf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Kind == audit.KindDecision && r.Caller != nil && r.Caller.Tenant == tenant {
+			decisions++
+		}
+		for _, d := range r.Denials {
+			if strings.HasPrefix(d.Prefix, prefix) && d.Code == code {
+				counted += int(d.Count)
+			}
+		}
+	}
+	return decisions, counted
+}
+
+func TestACallerThatAsksTooOftenHindersItselfAlone(t *testing.T) {
+	limit := rate.Limit{PerSecond: 2, Burst: 10}
+	s, denials := serveLimited(t, Rates{Caller: limit})
+	before, began := countRecords(t, s.logDir), time.Now()
+	const asked = 1000 // a hundred times what it may
+	var served, refused atomic.Int64
+	var flood sync.WaitGroup
+	for range 8 {
+		flood.Go(func() {
+			for range asked / 8 {
+				a := s.post("acme", chat(s.newMark()))
+				switch {
+				case a.status == http.StatusOK:
+					served.Add(1)
+				case a.status == http.StatusTooManyRequests && a.code() == "rate_limited" && a.header.Get("Retry-After") == "1" && a.header.Get("Sallyport-Decision-Id") == "":
+					refused.Add(1)
+				default:
+					t.Errorf("%d %v %s", a.status, a.header, a.body)
+				}
+			}
+		})
+	}
+	for range limit.Burst {
+		s.want(s.post("globex", chat(s.newMark())), http.StatusOK, "")
+	}
+	flood.Wait()
+	if most := float64(limit.Burst) + limit.PerSecond*time.Since(began).Seconds(); float64(served.Load()) > most+1 || served.Load() < int64(limit.Burst) {
+		t.Errorf("%d were served, may be %v", served.Load(), most)
+	}
+	decisions, counted := s.since(t, denials, before, "acme", "tenant:acme", "rate_limited")
+	if int64(decisions) != served.Load() || int64(counted) != refused.Load() {
+		t.Errorf("%d decisions for %d served, %d counted of %d refused", decisions, served.Load(), counted, refused.Load())
+	}
+}
+
+// Streams that are opened to be reset at once must not fill the log: CVE-2023-44487,
+// by somebody with a credential.
+func TestThousandsOfResetsLeaveFewRecords(t *testing.T) {
+	limit := rate.Limit{PerSecond: 1, Burst: 20}
+	s, denials := serveLimited(t, Rates{Caller: limit})
+	before, began := countRecords(t, s.logDir), time.Now()
+	h2 := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots}, ForceAttemptHTTP2: true}
+	t.Cleanup(h2.CloseIdleConnections)
+	var resets sync.WaitGroup
+	for range 10 {
+		resets.Go(func() {
+			for range 300 {
+				ctx, reset := context.WithCancel(t.Context())
+				ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { reset() }})
+				resp, err := h2.RoundTrip(s.request(ctx, "acme", chat(s.newMark())))
+				if err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body) // it was quicker
+					_ = resp.Body.Close()
+				}
+				reset()
+			}
+		})
+	}
+	resets.Wait()
+	if err := s.g.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	decisions, counted := s.since(t, denials, before, "acme", "tenant:acme", "rate_limited")
+	if most := float64(limit.Burst) + limit.PerSecond*time.Since(began).Seconds() + 1; float64(decisions) > most {
+		t.Errorf("%d decisions, may be %v", decisions, most)
+	}
+	if records := countRecords(t, s.logDir) - before; records > uint64(3*decisions+4) {
+		t.Errorf("%d records", records)
+	}
+	if counted < 1000 {
+		t.Errorf("only %d refusals are counted", counted) // some streams are reset before the request is one
+	}
+}
+
+func TestWhoIsNobodyIsSentAwayBeforeItsCredentialIsLookedAt(t *testing.T) {
+	var looked atomic.Int64
+	s, denials := serveLimited(t, Rates{Source: rate.Limit{PerSecond: 0.001, Burst: 5}}, func(c *Config) {
+		next := c.Live.Identity.Request
+		c.Live.Identity.Request = []identity.Authenticator{func(ctx context.Context, r *http.Request) (identity.Principal, error) {
+			looked.Add(1)
+			for _, method := range next {
+				if p, err := method(ctx, r); err != identity.ErrNoCredential {
+					return p, err
+				}
+			}
+			return identity.Principal{}, identity.ErrNoCredential
+		}}
+	})
+	before := countRecords(t, s.logDir)
+	forged := func() answer {
+		return s.post("", chat(s.newMark()), "Authorization", "Bearer "+s.tokens["acme"]+"AAAA")
+	}
+	for range 20 { // who authenticates costs nothing
+		s.want(s.post("acme", chat(s.newMark())), http.StatusOK, "")
+	}
+	for range 5 {
+		s.want(forged(), http.StatusUnauthorized, "bad_credential")
+	}
+	was := looked.Load()
+	for range 100 {
+		a := forged()
+		s.want(a, http.StatusTooManyRequests, "rate_limited")
+		if a.header.Get("Retry-After") == "1" || a.header.Get("WWW-Authenticate") != "" {
+			t.Fatalf("told %v", a.header)
+		}
+	}
+	s.want(s.post("acme", chat(s.newMark())), http.StatusTooManyRequests, "rate_limited") // of the same network
+	if looked.Load() != was {
+		t.Errorf("%d credentials were looked at", looked.Load()-was)
+	}
+	if _, counted := s.since(t, denials, before, "acme", "127.0.0.0/24", "rate_limited"); counted != 101 {
+		t.Errorf("%d of 101 refusals are counted", counted)
+	}
+	without := *s.g.live.Load()
+	without.Rates = Rates{}
+	if err := s.g.Swap(without); err != nil {
+		t.Fatal(err)
+	}
+	s.want(s.post("acme", chat(s.newMark())), http.StatusOK, "")
+}
+
+func TestATenantsCallersMayHaveALimitOfTheirOwn(t *testing.T) {
+	s, _ := serveLimited(t, Rates{
+		Caller:  rate.Limit{PerSecond: 0.001, Burst: 1},
+		Tenants: map[string]rate.Limit{"acme": {PerSecond: 0.001, Burst: 3}, "initech": {}},
+	})
+	own, err := s.source(t.Context(), "/tenant/acme/batch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := *s
+	batch.client = s.clientAs(own)
+	for _, c := range []struct {
+		claim string
+		from  *service
+		who   string
+		most  int // 0: any number
+	}{
+		{"of a tenant with a limit of its own", s, "acme", 3},
+		{"of one without", s, "globex", 1},
+		{"of one that has none", s, "initech", 0},
+		{"a workload of the first, known by its registration", &batch, "", 3},
+	} {
+		n := 0
+		for ; n < 6 && c.from.post(c.who, chat(s.newMark())).status != http.StatusTooManyRequests; n++ {
+		}
+		if want := c.most; n != want && (want != 0 || n != 6) {
+			t.Errorf("%s: %d requests", c.claim, n)
+		}
+	}
+}
