@@ -168,6 +168,7 @@ func TestEachRankOfSGLangIsFollowed(t *testing.T) {
 	}
 	salt := w.relay.salts.salt("domain-a", "small")
 	for rank, pub := range pubs {
+		eventually(t, "the relay's subscription", func() bool { return pub.Subscribers() > 0 })
 		ev := block16(salt, nil, uint64(rank+1), 0, 3)
 		ev.SpecKind, ev.Group = "", kvevents.None
 		// Without parallel attention every rank says that it is 0.
