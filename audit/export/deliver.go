@@ -43,7 +43,7 @@ func (f *follower) close(b *batch) *batch {
 		return b
 	}
 	b.Messages = append(b.Messages, sink.Message{
-		Index: b.Next, Time: a.Time, Kind: "anchor", ID: a.UID(), Severity: 1, Body: body,
+		Index: b.Next, Time: a.Time, Kind: sink.KindAnchor, ID: a.UID(), Severity: 1, Body: body,
 	})
 	return b
 }
@@ -111,7 +111,7 @@ func (f *follower) took(b *batch, messages []sink.Message) {
 		for _, m := range messages {
 			s.SentBytes += uint64(len(m.Body))
 			switch {
-			case m.Kind == "anchor":
+			case m.Kind == sink.KindAnchor:
 			case m.Replayed:
 				s.Replayed++
 			default:
@@ -129,7 +129,7 @@ func (f *follower) took(b *batch, messages []sink.Message) {
 // passed moves the cursor over one record of a batch. An exact sink's cursor
 // stays at the beginning of the batch until all of it has been taken.
 func (f *follower) passed(b *batch, m sink.Message) {
-	if f.kind.Exact || m.Kind == "anchor" {
+	if f.kind.Exact || m.Kind == sink.KindAnchor {
 		return
 	}
 	for i := range b.links {
@@ -178,7 +178,7 @@ func (f *follower) dead(ctx context.Context, m sink.Message, reason string) {
 		f.logger.Error("dead letter not written", "index", m.Index, "error", err)
 	}
 	// A sink that refuses what the exporter says of it would make it say more.
-	if m.Kind != string(audit.KindExport) && m.Kind != "anchor" {
+	if m.Kind != string(audit.KindExport) && m.Kind != sink.KindAnchor {
 		first := m.Index
 		f.record(ctx, note{Action: actionDeadLetter, First: &first, Next: m.Index + 1, Count: 1, Detail: reason})
 	}
@@ -195,7 +195,7 @@ type deadLetter struct {
 
 func (f *follower) writeDead(m sink.Message, reason string) error {
 	d := deadLetter{Time: f.now().UnixMicro(), Index: m.Index, Reason: reason, Message: string(m.Body)}
-	if m.Kind != "anchor" {
+	if m.Kind != sink.KindAnchor {
 		for e, err := range tlog.Read(f.cfg.Dir, m.Index) {
 			if err == nil && e.Index == m.Index {
 				d.Leaf = e.Leaf

@@ -150,13 +150,12 @@ func each(err error) []error {
 }
 
 // Run delivers until ctx ends. A sink that fails is tried again for as long.
-func (x *Exporter) Run(ctx context.Context) error {
+func (x *Exporter) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, f := range x.followers {
 		wg.Go(func() { f.run(ctx) })
 	}
 	wg.Wait()
-	return nil
 }
 
 // Close closes the sinks. Nothing may be running.

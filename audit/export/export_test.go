@@ -105,9 +105,7 @@ func (w *world) start(change func(*Exporter), sinks ...SinkConfig) (x *Exporter,
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := x.Run(ctx); err != nil {
-			w.t.Error(err)
-		}
+		x.Run(ctx)
 	}()
 	stop = sync.OnceFunc(func() {
 		cancel()
@@ -176,7 +174,7 @@ func received(t testing.TB, path string) (indexes []uint64, anchors []line, text
 		if err := json.Unmarshal(in.Bytes(), &l); err != nil {
 			t.Fatal(err)
 		}
-		if l.Kind == "anchor" {
+		if l.Kind == sink.KindAnchor {
 			anchors = append(anchors, l)
 			continue
 		}
@@ -286,7 +284,7 @@ func (f *fake) indexes() (out []uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.got {
-		if m.Kind != "anchor" {
+		if m.Kind != sink.KindAnchor {
 			out = append(out, m.Index)
 		}
 	}
@@ -482,7 +480,7 @@ func TestALossySinkIsGivenAgainWhatItMayHaveLost(t *testing.T) {
 		t.Errorf("%d lost, status %+v", lost, s)
 	}
 	for _, m := range f.got {
-		if m.Replayed && m.Kind == "anchor" {
+		if m.Replayed && m.Kind == sink.KindAnchor {
 			t.Error("an anchor says it is a repetition")
 		}
 	}
@@ -734,7 +732,7 @@ func TestEventsOfASinkAreLinked(t *testing.T) {
 	var last *format.Link
 	leaves := w.leaves()
 	for _, m := range f.got {
-		if m.Kind == "anchor" {
+		if m.Kind == sink.KindAnchor {
 			continue
 		}
 		var v struct {

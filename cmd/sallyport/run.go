@@ -62,7 +62,7 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 	defer ended()
 	exporting, stopExports := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopExports()
-	group.Go(func() error { return p.exports.Run(exporting) })
+	group.Go(func() error { p.exports.Run(exporting); return nil })
 	var notices sync.WaitGroup
 	notices.Go(func() { p.doubts.run(ending) })
 	notices.Go(func() { p.shared.run(ending) })

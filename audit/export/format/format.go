@@ -18,7 +18,6 @@ package format
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -182,9 +181,9 @@ func (e *Event) Severity() int {
 	switch {
 	case r.Placement != nil && (r.Placement.Excluded["svid_mismatch"] > 0 || r.Placement.Excluded["no_svid"] > 0):
 		return 4
-	case slices.Contains([]string{"gap", "prune"}, string(r.Kind)):
+	case r.Kind == audit.KindGap, r.Kind == audit.KindPrune:
 		return 4
-	case r.Class != nil && r.Class.Mismatch, r.Kind == audit.KindFleet && !roster.Is(r.Event), r.Kind == "key_rotation", r.Status == audit.StatusUnknownCrash:
+	case r.Class != nil && r.Class.Mismatch, r.Kind == audit.KindFleet && !roster.Is(r.Event), r.Kind == audit.KindKeyRotation, r.Status == audit.StatusUnknownCrash:
 		return 3
 	case e.verdict().failed, r.Kind == audit.KindDenialSummary:
 		return 2

@@ -249,9 +249,9 @@ func ocsfActivity(r *audit.Record) (int, string) {
 		id = 2
 	case r.Kind == audit.KindDecision:
 		id = 1
-	case r.Kind == audit.KindPolicy, r.Kind == "key_rotation", r.Kind == audit.KindAdmin:
+	case r.Kind == audit.KindPolicy, r.Kind == audit.KindKeyRotation, r.Kind == audit.KindAdmin:
 		id = 3
-	case r.Kind == "prune":
+	case r.Kind == audit.KindPrune:
 		id = 4
 	}
 	if name := ocsfActivities[id]; name != "" {

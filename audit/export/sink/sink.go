@@ -14,11 +14,15 @@ import (
 // Attempt is how long one Send may take before it is given up.
 const Attempt = 2 * time.Minute
 
+// KindAnchor is the kind of a message that holds no record but what proves those
+// of its batch.
+const KindAnchor = "anchor"
+
 // Message is one event, or the anchor that ends a batch.
 type Message struct {
 	Index    uint64 // of the record; of an anchor, of the record after its batch
 	Time     time.Time
-	Kind     string // of the record, or "anchor"
+	Kind     string // of the record, or [KindAnchor]
 	ID       string // the same each time that this message is sent
 	Severity int    // 1 informational, 2 low, 3 medium, 4 high
 	Replayed bool   // the receiver may have it already
