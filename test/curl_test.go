@@ -21,8 +21,8 @@ func TestTheCommandsThatTheDemoPrintsWork(t *testing.T) {
 			t.Skipf("needs %s, which is missing", tool)
 		}
 	}
-	demo, _ := start(t, regexp.MustCompile(`go run \./cmd/sallyport audit show (\S+)$`), "demo", "--dir", filepath.Join(box, "curl"))
-	want := []string{`"id":"small"`, "data: [DONE]", "whole: ", "agent_tool_call"} // of each, in order
+	demo, _ := start(t, regexp.MustCompile(`go run \./cmd/sallyport audit query (\S+) --label restricted$`), "demo", "--dir", filepath.Join(box, "curl"))
+	want := []string{`"id":"small"`, "data: [DONE]", "whole: ", "agent_tool_call", "held against each other", "HOLDS: no request of acme", "restricted"} // of each, in order
 	printed := command.FindAllString(demo.output(), -1)
 	if len(printed) != len(want) {
 		t.Fatalf("the demo prints %d commands, want %d: %q", len(printed), len(want), printed)

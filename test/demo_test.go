@@ -234,3 +234,40 @@ func TestDemoStepsAreWhatTheLogSays(t *testing.T) {
 		}
 	}
 }
+
+// TestTheDemosLogsAnswerAnAuditor runs the commands of docs/demo.md on what the
+// demo left behind.
+func TestTheDemosLogsAnswerAnAuditor(t *testing.T) {
+	d := tour(t)
+	fleet := filepath.Join(d.dir, "fleet.yaml")
+	month := time.Now().UTC().Format("2006-01")
+	residency := func(region string) []string {
+		return []string{"audit", "residency", "--fleet", fleet, "--tenant", "acme", "--label", "restricted", "--region", region, "--month", month}
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says []string
+	}{
+		{[]string{"audit", "verify", "--fleet", fleet}, 0, []string{"forwards and", "relay/pool-restricted-r1"}},
+		{residency("eu-1"), 0, []string{"HOLDS", "1 such requests were allowed: 1 served inside by the word of a relay"}},
+		{residency("us-1"), 1, []string{"DOES NOT HOLD", d.steps["rag-phi"].DecisionID, "by the log of the relay"}},
+		{
+			[]string{
+				"audit", "verify", d.summary.LogDir, "--key", d.summary.LogKey, "--key", filepath.Join(d.dir, "pool-restricted-r0.key.pub"),
+				"--relay-log", filepath.Join(d.dir, "pool-restricted-r0.tickets"),
+			}, 2,
+			[]string{"relay_log_missing"},
+		},
+	} {
+		out, code := sallyport(t, c.args...)
+		if code != c.code {
+			t.Errorf("%v: exit %d, want %d: %s", c.args, code, c.code, out)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(out, want) {
+				t.Errorf("%v: no %q in\n%s", c.args, want, out)
+			}
+		}
+	}
+}

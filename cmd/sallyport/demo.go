@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -73,7 +74,17 @@ func runDemo(cmd *cobra.Command, o demoOptions) (err error) {
 		if err := world.stop(); err != nil {
 			return &exitError{exitBad, fmt.Errorf("demo: %w", err)}
 		}
-		return tour.summarise()
+		if err := tour.summarise(); err != nil {
+			return err
+		}
+		if !o.json {
+			world.audited(cmd.OutOrStdout())
+		}
+		return nil
+	}
+	world.toured = time.Now()
+	if err := world.writeRegister(); err != nil {
+		return err
 	}
 	if err := tour.summarise(); err != nil {
 		return err
@@ -83,6 +94,7 @@ func runDemo(cmd *cobra.Command, o demoOptions) (err error) {
 	}
 	if !o.json {
 		world.explain(cmd.OutOrStdout())
+		world.audited(cmd.OutOrStdout())
 	}
 	<-ctx.Done()
 	return nil

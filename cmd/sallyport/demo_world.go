@@ -33,6 +33,7 @@ const (
 	demoReplicas  = 2   // in each pool
 	demoBlocks    = 512 // of cache in each engine
 	demoBlockSize = 16
+	demoRegion    = "eu-1" // where all of it is, by the policy's data too
 )
 
 var demoPools = []string{"general", "agents", "restricted"}
@@ -51,6 +52,7 @@ type demoWorld struct {
 	adminURL string
 	logDir   string
 	logKey   string // the verifier key, as pinned
+	log      demoLog
 	tokenDir string
 	tokens   map[string]string // by name
 	client   *http.Client
@@ -63,11 +65,14 @@ type demoWorld struct {
 	replicas  map[string]*demoReplica // by SPIFFE ID
 	closers   []func() error
 	stopped   bool
+	toured    time.Time // when the tour was over
+	ended     time.Time // when all of it was
 }
 
 // demoReplica is one engine with its relay.
 type demoReplica struct {
 	pool    string
+	log     demoLog // of the tickets that the relay serves; the impostor's keeps none
 	address string
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when both have ended
@@ -126,7 +131,7 @@ func (w *demoWorld) writeFiles(context.Context, demoOptions) error {
 	if err := os.CopyFS(filepath.Join(w.dir, "model"), prompt.Small()); err != nil {
 		return err
 	}
-	_, err = createLogKey(filepath.Join(w.dir, "audit.key"), demoDomain+"/gateway")
+	w.log, err = w.newLog("gateway", "audit", "audit.key")
 	return err
 }
 
@@ -199,8 +204,17 @@ func (w *demoWorld) startReplica(ctx context.Context, id, pool string) error {
 		return errors.Join(err, engine.Close())
 	}
 	file := filepath.Join(w.dir, name+".yaml")
+	r := &demoReplica{pool: pool, done: make(chan struct{})}
+	section := map[string]any{}
+	if strings.HasPrefix(id, poolPrefix(pool)) {
+		if r.log, err = w.newLog("relay/"+name, name+".tickets", name+".key"); err != nil {
+			return errors.Join(err, engine.Close())
+		}
+		section = map[string]any{"dir": name + ".tickets", "key_file": name + ".key"}
+	}
 	err = writeYAML(file, map[string]any{
 		"environment": "demo",
+		"log":         section,
 		"listen":      map[string]any{"address": "127.0.0.1:0"},
 		"identity":    map[string]any{"workload_socket": socket},
 		"engine": map[string]any{
@@ -218,7 +232,7 @@ func (w *demoWorld) startReplica(ctx context.Context, id, pool string) error {
 		return errors.Join(err, engine.Close())
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	r := &demoReplica{pool: pool, cancel: cancel, done: make(chan struct{})}
+	r.cancel = cancel
 	var both errgroup.Group
 	both.Go(func() error { return engine.Run(ctx) })
 	relay, err := buildRelay(ctx, cfg, w.logger.With("replica", id))
@@ -251,7 +265,7 @@ func (w *demoWorld) startGateway(ctx context.Context, o demoOptions) error {
 		"environment": "demo",
 		"listen":      map[string]any{"address": o.listen, "cert_file": w.web.Cert, "key_file": w.web.Key, "client_svid": true},
 		"admin":       map[string]any{"address": o.admin},
-		"region":      "eu-1",
+		"region":      demoRegion,
 		"identity": map[string]any{
 			"workload_socket": socket,
 			"issuers": []any{map[string]any{
@@ -345,6 +359,7 @@ func (w *demoWorld) kill(id string) error {
 	}
 	r.cancel()
 	<-r.done
+	r.log.until = time.Now()
 	return nil
 }
 
@@ -356,6 +371,10 @@ func (w *demoWorld) stop() error {
 	w.stopped = true
 	w.cancel()
 	errs := []error{w.group.Wait()}
+	if w.gateway != nil {
+		w.ended = time.Now()
+		errs = append(errs, w.writeRegister())
+	}
 	for i := len(w.closers) - 1; i >= 0; i-- {
 		errs = append(errs, w.closers[i]())
 	}
