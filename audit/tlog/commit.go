@@ -25,6 +25,7 @@ type writer struct {
 	key           *Key         // of the next batch
 	plan          plan         // where the next batch begins
 	last          *flight      // the batch before it
+	unplanned     *flight      // the same, while the plan lacks the state after its trailer
 	look          *time.Ticker // when to look for the files
 	due           bool         // it is time to
 	sealed, ended bool         // the last record has been appended; all is written
@@ -33,6 +34,7 @@ type writer struct {
 	main   *volume
 	mirror *volume     // nil without a second directory, and after it failed
 	failed *flight     // the batch that could not be written
+	tail   *flight     // the batch whose trailer is written and not synced
 	single atomic.Bool // whether mirror is nil; for anyone to read
 }
 
@@ -76,9 +78,16 @@ type flight struct {
 	key     *Key
 	from    plan     // where it begins, with the segment's header if it is the first
 	at      position // of its first record
-	now     state    // after its last frame
-	buf     []byte   // its frames
-	root    tlog.Hash
+	now     state    // after its last frame in buf
+	buf     []byte   // its frames: all of them if it is whole, else up to its seal
+	whole   bool     // it is signed before it is written
+	old     int      // so many entries of it were durable before, in another segment
+
+	signing  sync.Once
+	trailer  []byte
+	root     tlog.Hash // as it is signed
+	after    state     // after the trailer
+	unsigned error     // why there is none
 
 	room int64 // for further frames in the segment
 	left int64 // for further leaves in the batch
@@ -120,20 +129,44 @@ func (f *flight) refuse(err error) {
 	}
 }
 
-// seal signs a batch and plans the next. The caller holds the baton and the disk.
+// sign makes the trailer of a batch, once; whoever comes second waits.
+func (f *flight) sign() {
+	f.signing.Do(func() {
+		f.root, f.after = f.now.tree.root(), f.now
+		f.trailer, f.unsigned = f.after.appendTrailer(make([]byte, 0, trailerFrame), f.key, f.root, time.Now().UnixMicro())
+	})
+}
+
+// seal ends what a batch says, and plans where the next begins. The caller holds
+// the baton and the disk.
+//
+// A batch after which another key signs is whole: whoever opens the log next may
+// not have the key that could check its seal.
 func (l *Log) seal(f *flight) {
-	if f.err == nil {
-		f.root = f.now.tree.root()
-		f.buf, f.err = f.now.appendTrailer(f.buf, f.key, f.root, time.Now().UnixMicro())
+	next := f.next()
+	if f.whole = f.whole || next != nil; f.whole {
+		f.sign()
+		f.buf = append(f.buf, f.trailer...)
+		l.plan = plan{f.after, f.from.end + int64(len(f.buf))}
+		l.unplanned = nil
+	} else {
+		f.buf = f.now.appendSeal(f.buf, f.key)
+		l.plan.end = f.from.end + int64(len(f.buf)) + trailerFrame
+		l.unplanned = f
 	}
-	l.last, l.plan = f, plan{f.now, f.from.end + int64(len(f.buf))}
-	if next := f.next(); next != nil {
+	l.last = f
+	if next != nil {
 		l.key, l.main.cur.full = next, true
 	}
 }
 
-// store makes a batch durable, in the second directory after the first, so that
-// it never holds more. The caller holds the disk.
+// store makes a batch durable and signs it, in the second directory after the
+// first, so that it never holds more. The caller holds the disk.
+//
+// The signature is made while the disk is busy with the records and their seal,
+// and written before the batch is acknowledged. It is synced with what comes
+// next. Until then a power cut may take it, but not the seal, by which it can be
+// made again.
 func (w *writer) store(f *flight) error {
 	if f.err != nil {
 		return f.err
@@ -141,14 +174,47 @@ func (w *writer) store(f *flight) error {
 	if err := w.main.write(f.buf); err != nil {
 		return err
 	}
+	w.tail = nil // its trailer is durable now
+	f.sign()
+	if f.unsigned != nil {
+		return f.unsigned
+	}
+	if err := w.main.follow(f); err != nil {
+		return err
+	}
+	if !f.whole {
+		w.tail = f
+	}
 	if w.mirror == nil {
 		return nil
 	}
-	if err := w.mirror.write(f.buf); err != nil {
+	err := w.mirror.write(f.buf)
+	if err == nil {
+		err = w.mirror.follow(f)
+	}
+	if err != nil {
 		w.dropMirror(err)
 	}
 	f.mirrored = w.mirror != nil
 	return nil
+}
+
+// flush makes the last trailer durable, if it is not. The caller holds the baton
+// and the disk.
+func (l *Log) flush() {
+	if l.tail == nil {
+		return
+	}
+	if err := l.main.flush(); err != nil {
+		l.failed = &flight{err: err, answered: make(chan struct{})}
+		return
+	}
+	l.tail = nil
+	if l.mirror != nil {
+		if err := l.mirror.flush(); err != nil {
+			l.dropMirror(err)
+		}
+	}
 }
 
 // maxHeaderBytes is more than a segment header takes.
@@ -173,7 +239,7 @@ func (l *Log) settle(f *flight) {
 	l.marks.add(f.at)
 	l.marking.Unlock()
 	loose := 0
-	for _, e := range f.entries {
+	for _, e := range f.entries[f.old:] {
 		if e.loose {
 			loose++
 		}
@@ -192,7 +258,7 @@ func (l *Log) settle(f *flight) {
 // answer tells those who wait for a batch that it is durable.
 func (l *Log) answer(f *flight) {
 	defer close(f.answered)
-	for _, e := range f.entries {
+	for _, e := range f.entries[f.old:] {
 		var err error
 		if e.durable == audit.Strict2 && !f.mirrored {
 			err = fmt.Errorf("%w: second directory failed", audit.ErrUnavailable)

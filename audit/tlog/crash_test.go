@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -190,9 +191,21 @@ func crashSeries(t *testing.T, rounds int, kill func(dir string, round int) map[
 		for index, id := range kill(dir, i) {
 			acked[index] = id
 		}
-		for _, err := range Read(log, 0) {
+		// What is read is signed: it must be there before the log is opened again.
+		signed, first := make(map[uint64]string), uint64(math.MaxUint64)
+		for e, err := range Read(log, 0) {
 			if err != nil {
 				t.Fatalf("log cannot be read before it is recovered: %v", err)
+			}
+			r, err := audit.Decode(e.Leaf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			signed[e.Index], first = r.ID, min(first, e.Index)
+		}
+		for index, id := range acked {
+			if index >= first && signed[index] != id {
+				t.Errorf("kill %d: acknowledged record %d is not signed", i, index)
 			}
 		}
 	}
@@ -258,7 +271,7 @@ func TestNothingAcknowledgedIsLostToKillAtAnyTime(t *testing.T) {
 
 // points are all that a log passes.
 var points = []string{
-	"before write", "after write", "after sync", "before ack", "rolling", "preparing",
+	"before write", "after write", "after sync", "before trailer", "after trailer", "before ack", "rolling", "preparing",
 	"tile", "checkpoint", "prune recorded", "segments pruned",
 }
 
@@ -386,6 +399,7 @@ func TestTornTailIsCutAtEveryByte(t *testing.T) {
 	if after.next-at.next != 2 {
 		t.Fatalf("the last batch holds %d records", after.next-at.next)
 	}
+	sealed := after.offset - trailerFrame
 	for cut := at.offset; cut <= after.offset; cut += int64(everyByte()) {
 		// Both ends that a torn write can have: zeros, and the end of the file.
 		for _, size := range []int64{cut, after.offset + 4096} {
@@ -398,18 +412,21 @@ func TestTornTailIsCutAtEveryByte(t *testing.T) {
 			if err != nil {
 				t.Fatalf("cut at byte %d of the batch: %v", cut-at.offset, err)
 			}
-			want := at
-			if size >= after.offset && bytes.Equal(torn[:after.offset], whole[:after.offset]) {
+			want, countersigned := at, 0
+			switch {
+			case size >= after.offset && bytes.Equal(torn[:after.offset], whole[:after.offset]):
 				want = after
+			case cut >= sealed:
+				want, countersigned = position{next: after.next, offset: sealed, chain: rec.signed}, 2
 			}
-			if rec.state.tree.size != want.next || rec.state.chain != want.chain || rec.ends[0] != want.offset {
+			if rec.state.tree.size != want.next || rec.state.chain != want.chain || rec.ends[0] != want.offset || rec.countersigned != countersigned {
 				t.Fatalf("cut at byte %d of the batch: recovered %d records, %d bytes", cut-at.offset, rec.state.tree.size, rec.ends[0])
 			}
 		}
 	}
 
 	// One of them all the way: what is open is answered, and the log verifies.
-	if err := os.WriteFile(path, whole[:after.offset-1], 0o600); err != nil {
+	if err := os.WriteFile(path, whole[:sealed-1], 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cfg := Config{Dir: dir, Key: key, Boot: self, SegmentBytes: minSegmentBytes}

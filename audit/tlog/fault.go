@@ -21,6 +21,8 @@ const (
 	MissingSegment  Code = "missing_segment"  // a segment file is gone
 	NotAFile        Code = "not_a_file"       // a segment is a link, or no regular file
 	Truncated       Code = "truncated"        // the log ends inside a batch
+	Unsigned        Code = "unsigned_tail"    // the last records are sealed, and not signed yet: the log has to be opened once
+	BadSeal         Code = "bad_seal"         // the last records are sealed with another key than the log's
 	TrailingData    Code = "trailing_data"    // bytes that are not zero follow the last batch
 	CheckpointAhead Code = "checkpoint_ahead" // a signed checkpoint covers records that are not there
 	NotAnchored     Code = "not_anchored"     // too few of the witnesses asked for have cosigned
@@ -46,7 +48,7 @@ func (f *Fault) Error() string {
 // torn says whether a write that was cut short can look like this.
 func (c Code) torn() bool {
 	switch c {
-	case Truncated, CRCMismatch, BadFrame, TrailingData:
+	case Truncated, CRCMismatch, BadFrame, TrailingData, Unsigned:
 		return true
 	}
 	return false

@@ -16,6 +16,9 @@ import (
 const (
 	frameHead   = 4 + 4 + 8 + sha256.Size
 	trailerSize = 8 + tlog.HashSize + 8 + signatureSize
+	sealSize    = sha256.Size
+
+	trailerFrame = frameHead + trailerSize
 
 	signatureSize = 64
 
@@ -32,6 +35,7 @@ const (
 	frameRecord  frameKind = 1
 	frameTrailer frameKind = 2
 	frameHeader  frameKind = 3
+	frameSeal    frameKind = 4
 )
 
 func (k frameKind) String() string {
@@ -42,6 +46,8 @@ func (k frameKind) String() string {
 		return "batch trailer"
 	case frameHeader:
 		return "segment header"
+	case frameSeal:
+		return "batch seal"
 	}
 	return fmt.Sprintf("frame of kind %d", byte(k))
 }
@@ -81,6 +87,17 @@ func link(frame []byte, prev chainHash) chainHash {
 	return sha256.Sum256(frame)
 }
 
+// linkRecord is link of a record, in which its hash in the tree stands for the
+// leaf, so that each leaf is hashed once. It returns that as well.
+func linkRecord(frame []byte, prev chainHash) (chainHash, tlog.Hash) {
+	frame[frameHead-1] = 0 // what RFC 6962 puts before a leaf
+	leaf := sha256.Sum256(frame[frameHead-1:])
+	var short [frameHead + tlog.HashSize]byte
+	copy(short[:], frame[:frameHead])
+	copy(short[frameHead:], leaf[:])
+	return link(short[:], prev), leaf
+}
+
 // state is where a log stands between two frames. It is a value: a writer
 // advances a copy and keeps it once the bytes are durable.
 type state struct {
@@ -90,6 +107,12 @@ type state struct {
 
 // append adds one frame to buf.
 func (s *state) append(buf []byte, kind frameKind, payload []byte) []byte {
+	buf, _ = s.frame(buf, kind, payload)
+	return buf
+}
+
+// frame is append that also returns the hash of a record's leaf.
+func (s *state) frame(buf []byte, kind frameKind, payload []byte) (_ []byte, leaf tlog.Hash) {
 	at := len(buf)
 	buf = binary.LittleEndian.AppendUint32(buf, uint32(kind)<<24|uint32(len(payload)))
 	buf = append(buf, 0, 0, 0, 0)
@@ -97,17 +120,27 @@ func (s *state) append(buf []byte, kind frameKind, payload []byte) []byte {
 	buf = append(buf, s.chain[:]...)
 	buf = append(buf, payload...)
 	frame := buf[at:]
-	s.chain = link(frame, s.chain)
+	if kind == frameRecord {
+		s.chain, leaf = linkRecord(frame, s.chain)
+	} else {
+		s.chain = link(frame, s.chain)
+	}
 	copy(frame[16:], s.chain[:])
 	binary.LittleEndian.PutUint32(frame[4:], frameCRC(frame))
-	return buf
+	return buf, leaf
 }
 
 // appendRecord adds the frame of one leaf and grows the tree by it.
 func (s *state) appendRecord(buf, leaf []byte) []byte {
-	buf = s.append(buf, frameRecord, leaf)
-	s.tree.add(tlog.RecordHash(leaf))
+	buf, hash := s.frame(buf, frameRecord, leaf)
+	s.tree.add(hash)
 	return buf
+}
+
+// appendSeal ends the records of a batch whose trailer is to follow.
+func (s *state) appendSeal(buf []byte, key *Key) []byte {
+	mac := key.seal(s.chain, s.tree.size)
+	return s.append(buf, frameSeal, mac[:])
 }
 
 // appendTrailer closes a batch: it signs the tree and the chain as they stand.
@@ -167,8 +200,12 @@ func parseTrailer(b []byte) (t trailer) {
 	return t
 }
 
-// formatVersion is the version of segments that this package writes and reads.
-const formatVersion = 1
+// formatVersion is the version of segments that this package writes. It also
+// reads [formatV1].
+const formatVersion = 2
+
+// formatV1 has no seals, and its chain is over the leaves themselves.
+const formatV1 = 1
 
 // header is the payload of the first frame of a segment, as JSON.
 type header struct {
@@ -196,10 +233,13 @@ func parseFrame(b []byte) (frame []byte, kind frameKind, code Code) {
 		return nil, 0, ""
 	}
 	kind, n := frameKind(word>>24), int(word&0xffffff)
-	if n == trailerSize {
-		kind = frameTrailer // no record or header is that short: its kind byte is damaged
+	switch n { // no record or header is that short: its kind byte is damaged
+	case trailerSize:
+		kind = frameTrailer
+	case sealSize:
+		kind = frameSeal
 	}
-	if kind < frameRecord || kind > frameHeader || n == 0 || n > maxPayload {
+	if kind < frameRecord || kind > frameSeal || n == 0 || n > maxPayload {
 		return nil, kind, BadFrame
 	}
 	if len(b) < frameHead+n {

@@ -2,8 +2,12 @@ package tlog
 
 import (
 	"crypto/ed25519"
+	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,6 +24,7 @@ type Key struct {
 	note.Signer
 	verifier note.Verifier
 	vkey     string
+	mac      []byte // makes seals
 	path     string // of its file, if it was read from one
 }
 
@@ -70,7 +75,26 @@ func ParseKey(skey string) (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse log key: %w", err)
 	}
-	return &Key{Signer: signer, verifier: verifier, vkey: vkey}, nil
+	mac, err := hkdf.Key(sha256.New, seed[1:], nil, sealPrefix, sha256.Size)
+	if err != nil {
+		return nil, fmt.Errorf("parse log key: %w", err)
+	}
+	return &Key{Signer: signer, verifier: verifier, vkey: vkey, mac: mac}, nil
+}
+
+// sealPrefix keeps a seal from being anything else.
+const sealPrefix = "sallyport-seal-v1\x00"
+
+// seal is the MAC over a log where a batch ends. Nobody without the private key
+// can make it, nor check it.
+func (k *Key) seal(chain chainHash, size uint64) (mac [sealSize]byte) {
+	h := hmac.New(sha256.New, k.mac)
+	m := append(make([]byte, 0, 256), sealPrefix...)
+	m = append(append(m, k.Name()...), 0)
+	m = append(m, chain[:]...)
+	h.Write(binary.LittleEndian.AppendUint64(m, size))
+	h.Sum(mac[:0])
+	return mac
 }
 
 // Verifier returns the public half.

@@ -24,14 +24,25 @@
 //	CRC-32C   u32   of the frame but this field
 //	sequence  u64   index of the record; in other frames, of the next one
 //	chain     [32]  SHA-256 of this frame with the chain of the frame before
-//	                it in this place, and CRC zero
+//	                it in this place, CRC zero, and for a leaf its RFC 6962 hash
 //	payload         a record's leaf, exactly
 //
 // The first frame of a segment is its header (JSON, [header] in source). Each
 // batch of records ends with a trailer: tree size, root, time, and an Ed25519
-// signature over these and the chain. A batch is acknowledged after one
-// fdatasync, so no acknowledged record is ever unsigned, and a valid trailer
-// vouches for every byte before it.
+// signature over these and the chain. A valid trailer vouches for every byte
+// before it.
+//
+// Between the records and the trailer stands a seal: HMAC-SHA-256 over
+// "sallyport-seal-v1", origin, chain and tree size, under a key derived from the
+// log's private key (HKDF-SHA-256). Records and seal become durable with one
+// fdatasync, and meanwhile the signature is made. The trailer is written before
+// the batch is acknowledged, so that no acknowledged record is ever unsigned in
+// the file, and is synced with what comes next, within a second. What was
+// sealed counts for the log itself alone: readers end at the last trailer.
+//
+// A batch without a seal became durable with its trailer: the last one under a
+// key, the last of a run, one that is written anew, and each in a segment of
+// format 1, whose chain is over the leaves themselves.
 //
 // # Keys, and what is no more
 //
@@ -50,8 +61,8 @@
 // then call durable. All who wait for the batch are refused. The batch is
 // written to a new segment under the same indexes, so that the tree never
 // forks, and each allowed decision in it is followed by a not_forwarded
-// outcome. If the new segment fails too, the log is halted until it is opened
-// again.
+// outcome. With it goes the batch before, if its trailer is not durable. If the
+// new segment fails too, the log is halted until it is opened again.
 //
 // When no new segment can be made, the log goes on in its reserve and takes only
 // what is owed, until there is space again; a gap record then says how long.
@@ -61,7 +72,11 @@
 // What was not synced was not acknowledged. Of one last batch any part may be
 // there: it is cut off when the log is opened, if it ends early, or if sectors of
 // it are still the zeros that the segment was filled with and nothing follows.
-// Any other damage is not explained by that, and the log is not opened.
+// The trailer of the last durable batch may be missing. The log's key then checks
+// the seal and signs the batch, and the boot record counts its records; until
+// then they are not verified ([Unsigned]). A seal that the key did not make is
+// damage ([BadSeal]). Any other damage is not explained by that, and the log is
+// not opened.
 //
 // # When the directory goes away
 //
@@ -373,9 +388,12 @@ type bootEvent struct {
 	PreviousRoot tlog.Hash `json:"previous_root"`
 	Clean        bool      `json:"clean"`                // the run before was shut down in order
 	TornBytes    int64     `json:"torn_bytes,omitempty"` // cut from an unfinished batch
-	Unresolved   int       `json:"unresolved,omitempty"` // decisions answered unknown_crash just before
-	Key          string    `json:"key"`
-	Lease        lease     `json:"lease"`
+	// Countersigned records were acknowledged, or about to be, and the power went
+	// before their signature was on disk: it has been made again.
+	Countersigned int    `json:"countersigned,omitempty"`
+	Unresolved    int    `json:"unresolved,omitempty"` // decisions answered unknown_crash just before
+	Key           string `json:"key"`
+	Lease         lease  `json:"lease"`
 }
 
 // enterService answers the decisions that the run before left open, then
@@ -392,7 +410,7 @@ func (l *Log) enterService(rec *recovered) error {
 	}
 	event, err := json.Marshal(bootEvent{
 		PreviousSize: rec.state.tree.size, PreviousRoot: rec.state.tree.root(),
-		Clean: rec.clean, TornBytes: rec.torn, Unresolved: len(rec.open), Key: l.cfg.Key.VerifierKey(),
+		Clean: rec.clean, TornBytes: rec.torn, Countersigned: rec.countersigned, Unresolved: len(rec.open), Key: l.cfg.Key.VerifierKey(),
 		Lease: l.dirLocks()[0].lease(),
 	})
 	if err != nil {

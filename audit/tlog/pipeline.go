@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/sallyport-ai/sallyport/audit"
 )
@@ -49,12 +50,11 @@ func (l *Log) build(buf []byte) *flight {
 		closing := l.gather(f, free)
 		switch {
 		case free && len(f.entries) > 0:
+			f.whole = l.sealed // nothing may come after it to sync its trailer
 			l.seal(f)
 			return f
 		case free && f.roll:
-			if err := l.nextSegment(); err != nil {
-				l.halt(nil, err)
-			}
+			l.turn()
 			f = l.begin(f.buf[:0])
 			continue
 		case free && closing && l.end():
@@ -75,20 +75,33 @@ func (l *Log) build(buf []byte) *flight {
 // tend does what has to wait for the disk: it sees to the batch before if that
 // failed, and looks for the log's files. It returns the batch to gather on.
 func (l *Log) tend(f *flight) *flight {
-	if l.failed == nil && !l.due {
-		return f
-	}
-	if l.failed != nil {
-		// It will stand on another state, and maybe in another segment.
-		l.giveBack(f)
-		l.mend()
-		f = l.begin(f.buf[:0])
-	}
 	if l.due {
 		l.due = false
-		l.lookForFiles()
+		if l.failed == nil && len(f.entries) == 0 {
+			l.flush() // else it is synced with what comes
+		}
+		if l.failed == nil {
+			l.lookForFiles()
+		}
 	}
-	return f
+	if l.failed == nil {
+		return f
+	}
+	// It will stand on another state, and in another segment.
+	l.giveBack(f)
+	l.mend()
+	return l.begin(f.buf[:0])
+}
+
+// turn goes on in the next segment, once all of this one is durable.
+func (l *Log) turn() {
+	if l.flush(); l.failed != nil {
+		l.mend()
+		return
+	}
+	if err := l.nextSegment(); err != nil {
+		l.halt(nil, err)
+	}
 }
 
 // end has the log write its last record, of an orderly shutdown. Once that is
@@ -120,10 +133,14 @@ func (l *Log) waiting() bool {
 
 // begin is a batch with nothing in it yet. The caller holds the baton.
 func (l *Log) begin(buf []byte) *flight {
+	if before := l.unplanned; before != nil {
+		before.sign() // while it is being synced
+		l.plan.state, l.unplanned = before.after, nil
+	}
 	seg := l.main.cur
 	f := &flight{
 		buf: buf, from: l.plan, now: l.plan.state, key: l.key, answered: make(chan struct{}),
-		room: seg.size - l.plan.end - maxHeaderBytes - 2*frameHead - trailerSize,
+		room: seg.size - l.plan.end - maxHeaderBytes - frameHead - sealSize - trailerFrame,
 		left: min(maxBatchBytes, l.cfg.SegmentBytes/4),
 	}
 	if seg.full {
@@ -132,7 +149,7 @@ func (l *Log) begin(buf []byte) *flight {
 	if l.plan.end == 0 {
 		f.buf, f.err = f.now.appendHeader(f.buf, header{Origin: l.key.Name(), Key: l.key.VerifierKey(), Segment: seg.number, Poisoned: seg.replaces})
 	}
-	f.at = position{segment: seg.number, offset: l.plan.end + int64(len(f.buf)), chain: f.now.chain, next: f.now.tree.size}
+	f.at = position{v: formatVersion, segment: seg.number, offset: l.plan.end + int64(len(f.buf)), chain: f.now.chain, next: f.now.tree.size}
 	return f
 }
 
@@ -205,10 +222,11 @@ func (l *Log) lookForFiles() {
 }
 
 // mend refuses the batch that failed and writes it to a new segment, so that the
-// tree does not fork; if that fails too, the log is halted. The caller holds the
-// baton and the disk.
+// tree does not fork; if that fails too, the log is halted. With it goes the batch
+// before whose trailer may be lost with the segment. The caller holds the baton
+// and the disk.
 func (l *Log) mend() {
-	failed := l.failed
+	failed, first := l.failed, l.failed
 	l.failed = nil
 	defer close(failed.answered)
 	if errors.Is(failed.err, errDisplaced) {
@@ -217,8 +235,12 @@ func (l *Log) mend() {
 	}
 	l.log.Error("audit log write failed, going on in a new segment", "error", failed.err)
 	failed.refuse(failed.err)
-	l.plan, l.key = failed.from, failed.key
-	again, err := l.again(failed.entries)
+	var durable []*entry
+	if l.tail != nil {
+		first, durable = l.tail, l.tail.entries
+	}
+	l.plan, l.key, l.unplanned, l.tail = first.from, first.key, nil, nil
+	again, err := l.again(durable, failed.entries)
 	if err != nil {
 		l.last = failed
 		l.halt(failed.entries, err)
@@ -228,14 +250,15 @@ func (l *Log) mend() {
 	l.answer(again)
 }
 
-// again writes entries to a new segment.
-func (l *Log) again(entries []*entry) (*flight, error) {
+// again writes entries to a new segment, as one whole batch: first those that
+// were durable before.
+func (l *Log) again(durable, failed []*entry) (*flight, error) {
 	if err := l.roll(); err != nil {
 		return nil, err
 	}
 	f := l.begin(nil)
-	f.entries = entries
-	for _, e := range entries {
+	f.entries, f.old, f.whole = slices.Concat(durable, failed), len(durable), true
+	for _, e := range f.entries {
 		f.add(e)
 	}
 	l.seal(f)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sallyport-ai/sallyport/audit"
 )
 
 func TestAPowerCutLosesNothingAcknowledged(t *testing.T) {
@@ -17,20 +19,24 @@ func TestAPowerCutLosesNothingAcknowledged(t *testing.T) {
 		rounds = 12
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	torn := 0
+	torn, countersigned := 0, 0
 	for round := range rounds {
 		d := &powerDisk{files: make(map[string]*powerFile)}
 		cfg := testConfig(t, testKey(t))
 		cfg.CheckpointEvery = time.Hour
+		durability := audit.Strict
+		if round%3 == 0 {
+			cfg.Dir2, durability = t.TempDir(), audit.Strict2
+		}
 		var mu sync.Mutex
 		acked := make(map[uint64]string)
 		halt := make(chan struct{})
 		syncs := 0
-		// The power goes while a batch is written and not synced.
-		after := 3 + rng.IntN(40)
+		// The power goes while a batch is written and not synced, or a trailer.
+		after, at := 3+rng.IntN(40), []string{"after write", "after trailer"}[round%2]
 		cfg.create = d.create
 		cfg.reach = func(point string) error {
-			if point == "after write" {
+			if point == at {
 				if syncs++; syncs == after {
 					close(halt)
 					select {} // this machine is gone
@@ -46,6 +52,7 @@ func TestAPowerCutLosesNothingAcknowledged(t *testing.T) {
 			go func() {
 				for i := 0; ; i++ {
 					r := decision(w<<20 + i)
+					r.Durability = durability
 					at, err := l.Append(noDeadline{}, r)
 					if err != nil {
 						return
@@ -63,6 +70,30 @@ func TestAPowerCutLosesNothingAcknowledged(t *testing.T) {
 		d.cut(t, cfg.Dir, func() bool { return rng.IntN(2) == 0 })
 		if err := os.CopyFS(copied.Dir, os.DirFS(cfg.Dir)); err != nil {
 			t.Fatal(err)
+		}
+		if cfg.Dir2 != "" {
+			copied.Dir2 = filepath.Join(t.TempDir(), "second")
+			if err := os.CopyFS(copied.Dir2, os.DirFS(cfg.Dir2)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// What is signed, and the last batch if it is only sealed.
+		rec, err := recoverLog(copied.Dir, copied.Dir, copied.Key)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		signed := 0
+		for _, err := range Read(copied.Dir, 0) {
+			if err != nil {
+				break // of the batch in flight something is there, beyond what is not
+			}
+			signed++
+		}
+		if rec.state.tree.size != uint64(signed+rec.countersigned) {
+			t.Errorf("round %d: %d signed and %d sealed of %d", round, signed, rec.countersigned, rec.state.tree.size)
+		}
+		if rec.countersigned > 0 {
+			countersigned++
 		}
 		recovered, err := Open(copied)
 		if err != nil {
@@ -86,21 +117,23 @@ func TestAPowerCutLosesNothingAcknowledged(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d power cuts, %d with a torn batch", rounds, torn)
-	if torn == 0 {
-		t.Error("no cut tore anything")
+	t.Logf("%d power cuts, %d with a torn batch, %d that took the last signature", rounds, torn, countersigned)
+	if torn == 0 || countersigned == 0 {
+		t.Error("no cut tore anything, or took a signature")
 	}
 }
 
-func TestOnlyTheLastBatchMayLackSectors(t *testing.T) {
+func TestOnlyTheLastBatchMayLackSectorsAndOnlyBeforeItIsSigned(t *testing.T) {
 	key := testKey(t)
 	dir, _ := crashedLog(t, key, 8)
 	at, after := lastBatch(t, dir, 0)
 	path := segmentPath(dir, 0)
-	whole, err := os.ReadFile(path)
+	signed, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	whole := bytes.Clone(signed)
+	clear(whole[after.offset-trailerFrame:])
 	zero := func(from int64) {
 		t.Helper()
 		data := bytes.Clone(whole)
@@ -110,10 +143,16 @@ func TestOnlyTheLastBatchMayLackSectors(t *testing.T) {
 		}
 	}
 	cut, refused := 0, 0
-	for from := int64(0); from < after.offset-frameHead-trailerSize-sectorSize; from += sectorSize {
-		if from < at.offset && from+sectorSize > at.offset {
-			continue // no disk takes back what was synced
+	for from := int64(0); from < after.offset-trailerFrame-sealSize-frameHead-sectorSize; from += sectorSize {
+		if from < at.offset && from+sectorSize > at.offset-trailerFrame-sealSize-frameHead {
+			continue // no disk takes back what was synced, or all that tells of it
 		}
+		copy(whole, signed)
+		zero(from)
+		if _, err := recoverLog(dir, dir, key); err == nil {
+			t.Errorf("a sector at %d of zeros before a signature", from)
+		}
+		clear(whole[after.offset-trailerFrame:])
 		zero(from)
 		rec, err := recoverLog(dir, dir, key)
 		switch {

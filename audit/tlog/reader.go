@@ -12,11 +12,13 @@ import (
 	"os"
 
 	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
 )
 
 // position is where a batch starts, and what a reader must know to go on
 // from there.
 type position struct {
+	v       int // format of the segment
 	segment int
 	offset  int64
 	chain   chainHash
@@ -29,9 +31,12 @@ type batch struct {
 	after   position
 	leaves  [][]byte // valid until the next read, as what follows
 	arena   []byte
-	bounds  []int // of each leaf in the arena
+	bounds  []int       // of each leaf in the arena
+	hashes  []tlog.Hash // of the leaves in the tree; none in format 1
+	seal    []byte      // its MAC, if it has one
 	trailer trailer
-	signed  chainHash     // the chain that the trailer signs
+	bare    bool          // it has its seal and no trailer
+	signed  chainHash     // the chain that the trailer signs, or the seal
 	key     note.Verifier // whose signature it must be; set when it is checked
 }
 
@@ -44,7 +49,9 @@ type segmentReader struct {
 	pos    position
 	arena  []byte // frames of the current batch
 	bounds []int  // of each leaf in the arena
+	hashes []tlog.Hash
 	leaves [][]byte
+	sealed *batch // what next could read of a batch that has its seal and no trailer
 }
 
 // openSegment opens a segment and reads its header, which it takes at its word.
@@ -85,8 +92,8 @@ func (r *segmentReader) Close() error { return r.file.Close() }
 func (r *segmentReader) fault(code Code, kind frameKind, format string, args ...any) *Fault {
 	index, where := r.pos.next, "record"
 	switch kind {
-	case frameTrailer:
-		where = "batch trailer after the record"
+	case frameTrailer, frameSeal:
+		where = kind.String() + " after the record"
 		if index > 0 {
 			index--
 		}
@@ -130,7 +137,15 @@ func (r *segmentReader) take(frame []byte, kind frameKind) (payload int, err err
 		return 0, r.fault(SequenceGap, kind, "sequence %d where %d is due", seq, r.pos.next)
 	}
 	want := chainHash(frame[16:frameHead])
-	if chain := link(frame, r.pos.chain); chain != want {
+	var chain chainHash
+	if kind == frameRecord && r.pos.v != formatV1 {
+		var leaf tlog.Hash
+		chain, leaf = linkRecord(frame, r.pos.chain)
+		r.hashes = append(r.hashes, leaf)
+	} else {
+		chain = link(frame, r.pos.chain)
+	}
+	if chain != want {
 		return 0, r.fault(ChainBroken, kind, "does not follow what is before it")
 	}
 	if _, err := r.in.Discard(len(frame)); err != nil {
@@ -154,10 +169,10 @@ func (r *segmentReader) readHeader() error {
 	if frameKind(frame[3]) != frameHeader {
 		return r.fault(OutOfPlace, frameHeader, "the segment starts with another frame")
 	}
-	if err := json.Unmarshal(frame[frameHead:], &r.header); err != nil || r.header.V != formatVersion {
-		return r.fault(BadHeader, frameHeader, "not of format %d", formatVersion)
+	if err := json.Unmarshal(frame[frameHead:], &r.header); err != nil || r.header.V != formatVersion && r.header.V != formatV1 {
+		return r.fault(BadHeader, frameHeader, "of neither format %d nor %d", formatV1, formatVersion)
 	}
-	r.pos.next, r.pos.chain = r.header.Size, r.header.Prev
+	r.pos.v, r.pos.next, r.pos.chain = r.header.V, r.header.Size, r.header.Prev
 	r.arena = r.arena[:0]
 	if _, err := r.take(frame, kind); err != nil {
 		return err
@@ -172,39 +187,64 @@ func (r *segmentReader) readHeader() error {
 // and an unfinished batch are a *[Fault].
 func (r *segmentReader) next() (*batch, error) {
 	b := &batch{at: r.pos}
-	r.arena, r.bounds = r.arena[:0], r.bounds[:0]
+	r.arena, r.bounds, r.hashes, r.sealed = r.arena[:0], r.bounds[:0], r.hashes[:0], nil
 	for {
 		frame, kind, err := r.peek()
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if frame == nil {
-			if r.pos.offset == b.at.offset {
-				return nil, io.EOF
-			}
+		case frame == nil && r.pos.offset == b.at.offset:
+			return nil, io.EOF
+		case frame == nil && r.sealed != nil:
+			return nil, r.fault(Unsigned, frameTrailer, "%d records are sealed, and not signed yet", len(r.sealed.leaves))
+		case frame == nil:
 			return nil, r.fault(Truncated, frameRecord, "the log ends inside a batch")
-		}
-		before := r.pos.chain
-		if kind == frameHeader || kind == frameTrailer && len(r.bounds) == 0 {
+		case !r.mayBe(kind):
 			return nil, r.fault(OutOfPlace, kind, "not where one can be")
 		}
+		before := r.pos.chain
 		payload, err := r.take(frame, kind)
 		if err != nil {
 			return nil, err
 		}
-		if kind == frameTrailer {
-			b.trailer, b.signed, b.after = parseTrailer(r.arena[payload:]), before, r.pos
-			break
+		switch kind {
+		case frameTrailer:
+			b.trailer, b.bare = parseTrailer(r.arena[payload:]), false
+			r.close(b, before)
+			return b, nil
+		case frameSeal:
+			b.seal, b.bare = bytes.Clone(r.arena[payload:]), true
+			r.close(b, before)
+			r.sealed = b
+		default:
+			r.bounds = append(r.bounds, payload, len(r.arena))
+			r.pos.next++
 		}
-		r.bounds = append(r.bounds, payload, len(r.arena))
-		r.pos.next++
 	}
+}
+
+// mayBe says whether a frame of that kind may come next in a batch: records,
+// then a seal or none, then a trailer.
+func (r *segmentReader) mayBe(kind frameKind) bool {
+	switch kind {
+	case frameRecord:
+		return r.sealed == nil
+	case frameSeal:
+		return r.sealed == nil && len(r.bounds) > 0 && r.pos.v != formatV1
+	case frameTrailer:
+		return len(r.bounds) > 0
+	}
+	return false
+}
+
+// close sets what there is in a batch, after its seal or trailer has been read.
+func (r *segmentReader) close(b *batch, before chainHash) {
+	b.signed, b.after = before, r.pos
 	r.leaves = r.leaves[:0]
 	for i := 0; i < len(r.bounds); i += 2 {
 		r.leaves = append(r.leaves, r.arena[r.bounds[i]:r.bounds[i+1]:r.bounds[i+1]])
 	}
-	b.leaves, b.arena, b.bounds = r.leaves, r.arena, r.bounds
-	return b, nil
+	b.leaves, b.arena, b.bounds, b.hashes = r.leaves, r.arena, r.bounds, r.hashes
 }
 
 // rest faults unless what remains of the segment is zeros.
@@ -224,15 +264,29 @@ func (r *segmentReader) rest() error {
 	}
 }
 
-// signedBeyond says whether a batch trailer with a valid CRC starts at or
-// after offset: then what is damaged before it is not a torn write.
-func signedBeyond(dir string, number int, offset int64) (bool, error) {
+// marks of the frames that end what a batch says.
+var (
+	trailerMark = binary.LittleEndian.AppendUint32(nil, uint32(frameTrailer)<<24|trailerSize)
+	sealMark    = binary.LittleEndian.AppendUint32(nil, uint32(frameSeal)<<24|sealSize)
+)
+
+// nextMark is where a trailer or seal may begin, or -1.
+func nextMark(b []byte) int {
+	i, j := bytes.Index(b, trailerMark), bytes.Index(b, sealMark)
+	if i < 0 || j >= 0 && j < i {
+		return j
+	}
+	return i
+}
+
+// endsBeyond says whether a trailer or seal with a valid CRC starts at or after
+// offset: then what is damaged before it is not a torn write.
+func endsBeyond(dir string, number int, offset int64) (bool, error) {
 	f, err := os.Open(segmentPath(dir, number))
 	if err != nil {
 		return false, fmt.Errorf("read segment: %w", err)
 	}
 	defer f.Close()
-	mark := binary.LittleEndian.AppendUint32(nil, uint32(frameTrailer)<<24|trailerSize)
 	const overlap = frameHead + trailerSize // a trailer may lie across two reads
 	buf := make([]byte, 1<<20)
 	for {
@@ -241,7 +295,7 @@ func signedBeyond(dir string, number int, offset int64) (bool, error) {
 			return false, fmt.Errorf("read segment: %w", err)
 		}
 		for at := 0; ; at++ {
-			i := bytes.Index(buf[at:n], mark)
+			i := nextMark(buf[at:n])
 			if i < 0 {
 				break
 			}

@@ -2,13 +2,14 @@ package tlog
 
 import (
 	"bytes"
-	"encoding/binary"
+	"crypto/hmac"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
 )
@@ -28,6 +29,12 @@ type recovered struct {
 	pruned    uint64        // where they should
 	rotations []audit.Turn
 	torn      int64 // bytes of an unfinished batch that are to be cut
+
+	// The last batch had its seal and not its trailer yet, which is then this
+	// frame: so many records were acknowledged, or might have been.
+	trailer       []byte
+	signed        chainHash // after it
+	countersigned int
 }
 
 // recoverLog replays the segments of dir, which must extend its checkpoint and
@@ -44,7 +51,7 @@ func recoverLog(dir, tiles string, key *Key, held ...heldCheckpoint) (*recovered
 		return nil, fmt.Errorf("log in %s is left untouched: %w", dir, err)
 	}
 	rec := &recovered{last: -1, clean: true, ends: make(map[int]int64)}
-	if segs, err = rec.dropUnsigned(dir, segs, key); err != nil {
+	if segs, err = rec.dropUnfinished(dir, segs, key); err != nil {
 		return nil, err
 	}
 	cp, err := readCheckpoint(dir, key.Verifier())
@@ -66,7 +73,6 @@ func checkSpares(dir string, used []int) error {
 	if len(used) > 0 {
 		last = used[len(used)-1]
 	}
-	mark := binary.LittleEndian.AppendUint32(nil, uint32(frameTrailer)<<24|trailerSize)
 	for number := last + 1; ; number++ {
 		data, err := os.ReadFile(segmentPath(dir, number))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -75,18 +81,18 @@ func checkSpares(dir string, used []int) error {
 		if err != nil {
 			return fmt.Errorf("read spare segment: %w", err)
 		}
-		if bytes.Count(data, mark) > 1 {
+		if len(ends(data)) > 1 {
 			return &Fault{Code: BadFrame, Segment: number, Detail: "a segment that begins with zeros holds batches"}
 		}
 	}
 }
 
-// dropUnsigned takes segments off the end whose first batch was never
-// finished: they were being started when the process died.
-func (rec *recovered) dropUnsigned(dir string, segs []int, key *Key) ([]int, error) {
+// dropUnfinished takes segments off the end whose first batch was neither signed
+// nor sealed: they were being started when the process died.
+func (rec *recovered) dropUnfinished(dir string, segs []int, key *Key) ([]int, error) {
 	for len(segs) > 0 {
 		number := segs[len(segs)-1]
-		err := firstBatch(dir, number)
+		err := firstBatch(dir, number, key)
 		if err == nil {
 			break
 		}
@@ -94,13 +100,13 @@ func (rec *recovered) dropUnsigned(dir string, segs []int, key *Key) ([]int, err
 		if !errors.As(err, &fault) {
 			return nil, err
 		}
-		signed, err := signedBeyond(dir, number, 0)
-		if signed && err == nil {
+		more, err := endsBeyond(dir, number, 0)
+		if more && err == nil {
 			var torn bool
-			torn, err = lostSectors(dir, number, 0)
-			signed = !torn
+			torn, err = lostSectors(dir, number, 0, false)
+			more = !torn
 		}
-		if err != nil || signed {
+		if err != nil || more || fault.Code == BadSeal {
 			return nil, errors.Join(fmt.Errorf("log in %s is left untouched: %w", dir, fault), err)
 		}
 		n, err := bytesFrom(dir, number, 0)
@@ -114,19 +120,51 @@ func (rec *recovered) dropUnsigned(dir string, segs []int, key *Key) ([]int, err
 	return segs, nil
 }
 
-// firstBatch returns nil if a segment starts with a whole batch.
-func firstBatch(dir string, number int) error {
+// firstBatch returns nil if a segment starts with a whole batch, or one with its
+// seal.
+func firstBatch(dir string, number int, key *Key) error {
 	r, err := openSegment(dir, number)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	if _, err := r.next(); err != nil {
-		if errors.Is(err, io.EOF) {
-			return r.fault(Truncated, frameHeader, "no batch follows")
-		}
+	_, err = r.next()
+	switch {
+	case errors.Is(err, io.EOF):
+		return r.fault(Truncated, frameHeader, "no batch follows")
+	case err != nil && r.sealed != nil:
+		return r.sealed.isSealed(r.header, key)
+	}
+	return err
+}
+
+// isSealed checks a batch's seal. The error is a *[Fault].
+func (b *batch) isSealed(h header, key *Key) error {
+	if h.Key != key.VerifierKey() {
+		return b.fault(KeyMismatch, "the records before it wait for a signature of %s, and this is %s", h.Key, key.VerifierKey())
+	}
+	if mac := key.seal(b.signed, b.after.next); !hmac.Equal(mac[:], b.seal) {
+		return b.fault(BadSeal, "the log's key did not make the seal of the records before it")
+	}
+	return nil
+}
+
+// countersign takes a batch that has its seal but not its trailer, and makes
+// that. The log's own key sealed it, once its records were given to a disk, so
+// they may have been acknowledged.
+func (rec *recovered) countersign(c *checker, h header, b *batch, key *Key) error {
+	if err := b.isSealed(h, key); err != nil {
 		return err
 	}
+	if err := c.check(h, b); err != nil {
+		return err
+	}
+	st := state{chain: b.after.chain, tree: c.tree}
+	var err error
+	if rec.trailer, err = st.appendTrailer(nil, key, c.tree.root(), time.Now().UnixMicro()); err != nil {
+		return err
+	}
+	rec.signed, rec.countersigned = st.chain, len(b.leaves)
 	return nil
 }
 
@@ -145,23 +183,8 @@ func (rec *recovered) replay(dir, tiles string, segs []int, key *Key, held []hel
 		z    summarizer
 		last *batch // of the current segment
 	)
-	for {
-		b, err := w.batch()
-		if last != nil && (err != nil || b.at.segment != last.at.segment) && !last.isSigned() {
-			return last.fault(BadSignature, "not signed by the key that its segment names")
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			if err := rec.tear(dir, segs, last, err); err != nil {
-				return err
-			}
-			break
-		}
-		if err := c.check(w.cur.header, b); err != nil {
-			return err
-		}
+	take := func(b *batch) error {
+		last = b
 		rec.ends[b.at.segment], rec.last = b.after.offset, b.at.segment
 		if w.cur.header.Poisoned {
 			delete(rec.ends, b.at.segment-1)
@@ -177,7 +200,37 @@ func (rec *recovered) replay(dir, tiles string, segs []int, key *Key, held []hel
 			}
 			rec.clean = s.Kind == audit.KindSeal
 		}
-		last = b
+		return nil
+	}
+	for {
+		b, err := w.batch()
+		if last != nil && (err != nil || b.at.segment != last.at.segment) && !last.isSigned() {
+			return last.fault(BadSignature, "not signed by the key that its segment names")
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			if err := c.check(w.cur.header, b); err != nil {
+				return err
+			}
+			if err := take(b); err != nil {
+				return err
+			}
+			continue
+		}
+		if b := w.sealed(); b != nil && b.at.segment == segs[len(segs)-1] {
+			if err := rec.countersign(c, w.cur.header, b, key); err != nil {
+				return err
+			}
+			if err := take(b); err != nil {
+				return err
+			}
+		}
+		if err := rec.tear(dir, segs, last, err); err != nil {
+			return err
+		}
+		break
 	}
 	if err := c.end(); err != nil {
 		return err
@@ -187,18 +240,22 @@ func (rec *recovered) replay(dir, tiles string, segs []int, key *Key, held []hel
 	}
 	rec.start, rec.pruned, rec.rotations = c.start, c.pruned, c.ring.rotations
 	rec.state = state{chain: genesis(key.Name()), tree: c.tree}
-	if last != nil {
+	switch {
+	case rec.countersigned > 0:
+		rec.state.chain = rec.signed
+	case last != nil:
 		rec.state.chain = last.after.chain
 	}
-	rec.clean = rec.clean && rec.torn == 0
+	rec.clean = rec.clean && rec.torn == 0 && rec.countersigned == 0
 	rec.open = open.list()
 	return nil
 }
 
 // tear decides whether damage is the rest of a write that was under way. A
-// batch was acknowledged only after its trailer was durable, so damage with a
-// trailer beyond it is not, unless sectors are missing from the very last batch;
-// neither is a whole frame out of place.
+// batch was acknowledged only once all up to its seal, or to its trailer if it
+// has no seal, was durable. So damage with one of these beyond it is not, unless
+// sectors are missing from what was written last; neither is a whole frame out of
+// place.
 func (rec *recovered) tear(dir string, segs []int, last *batch, err error) error {
 	var fault *Fault
 	if !errors.As(err, &fault) || last == nil || fault.Segment != last.at.segment {
@@ -208,7 +265,7 @@ func (rec *recovered) tear(dir string, segs []int, last *batch, err error) error
 		if !fault.Code.torn() || fault.Segment != segs[len(segs)-1] {
 			return err
 		}
-		torn, lostErr := lostSectors(dir, fault.Segment, last.after.offset)
+		torn, lostErr := lostSectors(dir, fault.Segment, last.after.offset, last.bare)
 		if lostErr != nil || !torn {
 			return errors.Join(err, lostErr)
 		}
@@ -225,36 +282,64 @@ func (rec *recovered) tear(dir string, segs []int, last *batch, err error) error
 const sectorSize = 512
 
 // lostSectors says whether what follows offset is one batch that a disk was
-// writing when the power went: its trailer is there and nothing beyond it, but
-// of the sectors before some are still the zeros that the segment was filled
-// with. A disk may write the sectors of a batch in any order until they are
-// synced, and only after that was the batch acknowledged.
+// writing when the power went: its seal or trailer is there and nothing beyond
+// it, but of the sectors before some are still the zeros that the segment was
+// filled with. A disk may write the sectors of a batch in any order until they
+// are synced, and only after that was the batch acknowledged, and its trailer
+// written if it has a seal. With it the trailer before is synced: if that is due,
+// it may be there, or some of it.
 //
 // Whoever can write such zeros could as well cut the batch off; see the package
 // comment for what tells of that.
-func lostSectors(dir string, number int, offset int64) (bool, error) {
+func lostSectors(dir string, number int, offset int64, due bool) (bool, error) {
 	data, err := os.ReadFile(segmentPath(dir, number))
 	if err != nil {
 		return false, fmt.Errorf("look at torn segment: %w", err)
 	}
 	data = bytes.TrimRight(data, "\x00")
-	end := int64(len(data)) + sectorSize // a signature may end with zeros, but not with so many
-	mark := binary.LittleEndian.AppendUint32(nil, uint32(frameTrailer)<<24|trailerSize)
-	if offset >= int64(len(data)) || bytes.Count(data[offset:], mark) != 1 {
+	size := int64(len(data))
+	if offset >= size {
 		return false, nil
 	}
-	trailer := offset + int64(bytes.Index(data[offset:], mark))
-	if after := trailer + frameHead + trailerSize; after < int64(len(data)) || after > end {
+	marks := ends(data[offset:])
+	if due && len(marks) > 0 && marks[0].at == 0 {
+		marks = marks[1:]
+	}
+	if len(marks) != 1 {
 		return false, nil
 	}
-	for at := offset; at < trailer; {
-		next := min((at/sectorSize+1)*sectorSize, trailer)
+	last := marks[0]
+	end, after := offset+int64(last.at), offset+int64(last.after)
+	if after < size || after > size+sectorSize { // a signature may end with zeros, but not with so many
+		return false, nil
+	}
+	for at := offset; at < end; {
+		next := min((at/sectorSize+1)*sectorSize, end)
 		if len(bytes.Trim(data[at:next], "\x00")) == 0 {
 			return true, nil
 		}
 		at = next
 	}
 	return false, nil
+}
+
+// span is where something begins and ends.
+type span struct{ at, after int }
+
+// ends are where there are trailers and seals, whole or not.
+func ends(data []byte) (found []span) {
+	for from := 0; ; {
+		i := nextMark(data[from:])
+		if i < 0 {
+			return found
+		}
+		at, size := from+i, frameHead+trailerSize
+		if bytes.HasPrefix(data[at:], sealMark) {
+			size = frameHead + sealSize
+		}
+		found = append(found, span{at, at + size})
+		from = at + 1
+	}
 }
 
 // bytesFrom counts the bytes of a segment from an offset to its last that is
@@ -276,9 +361,10 @@ func (rec *recovered) apply(dir string) error {
 		}
 	}
 	if !rec.clean && rec.last >= 0 {
-		if err := resync(segmentPath(dir, rec.last), rec.ends[rec.last]); err != nil {
+		if err := resync(segmentPath(dir, rec.last), rec.ends[rec.last], rec.trailer); err != nil {
 			return err
 		}
+		rec.ends[rec.last] += int64(len(rec.trailer))
 	}
 	for number, end := range rec.ends {
 		if err := trim(segmentPath(dir, number), end); err != nil {
@@ -288,15 +374,16 @@ func (rec *recovered) apply(dir string) error {
 	return removeSpares(dir, rec.last)
 }
 
-// resync replaces a segment by a synced copy of its first bytes. The last
-// batch may have been read from memory and be nowhere else: never synced, or,
-// after a failed sync, dropped from what a sync would still write.
-func resync(path string, size int64) error {
+// resync replaces a segment by a synced copy of its first bytes, and the trailer
+// that its last batch lacks. That batch may have been read from memory and be
+// nowhere else: never synced, or, after a failed sync, dropped from what a sync
+// would still write.
+func resync(path string, size int64, trailer []byte) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("resync last segment: %w", err)
 	}
-	return replaceFile(path, data[:size], true) // removeSpares syncs the directory
+	return replaceFile(path, append(data[:size:size], trailer...), true) // removeSpares syncs the directory
 }
 
 // trim shortens a file, durably.

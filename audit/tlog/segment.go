@@ -42,7 +42,7 @@ type segment struct {
 	number int
 	file   segmentFile
 	place  place
-	end    int64 // bytes written and synced
+	end    int64 // bytes written, and synced but for a trailer at the end
 	size   int64 // bytes preallocated
 
 	poisoned bool // a write or sync failed: not to be touched again
@@ -248,34 +248,71 @@ func (v *volume) roll() error {
 	return nil
 }
 
-// write makes buf durable at the end of the current segment, which must then
-// still be where a reader will look for it. After an error
-// the segment is not to be written or synced again: the kernel may have
-// dropped the dirty pages, and a second sync would then report success.
+// write makes buf durable at the end of the current segment. After an error of
+// this, follow or flush the segment is not to be written or synced again: the
+// kernel may have dropped the dirty pages, and a second sync would then report
+// success.
 func (v *volume) write(buf []byte) error {
 	s := v.cur
-	s.poisoned = true // until it is known to be well
 	if err := v.reach("before write"); err != nil {
-		return err
+		return v.poison(err)
 	}
 	if _, err := s.file.WriteAt(buf, s.end); err != nil {
-		return fmt.Errorf("write segment %d: %w", s.number, err)
+		return v.poison(fmt.Errorf("write segment %d: %w", s.number, err))
 	}
 	if err := v.reach("after write"); err != nil {
-		return err
+		return v.poison(err)
 	}
 	if err := s.file.Datasync(); err != nil {
-		return fmt.Errorf("sync segment %d: %w", s.number, err)
+		return v.poison(fmt.Errorf("sync segment %d: %w", s.number, err))
 	}
 	if err := v.reach("after sync"); err != nil {
-		return err
+		return v.poison(err)
 	}
-	if err := v.check(); err != nil {
-		return fmt.Errorf("look for segment %d: %w", s.number, err)
-	}
-	s.poisoned = false
 	s.end += int64(len(buf))
 	return nil
+}
+
+// follow writes the trailer of a batch after what is durable, unless that is
+// there, and does not sync it. It returns an error unless the current segment is
+// still where a reader will look for it: to be believed that must be asked after
+// the batch was synced, and before it is acknowledged.
+func (v *volume) follow(f *flight) error {
+	if !f.whole {
+		if err := v.signed(f.trailer); err != nil {
+			return v.poison(err)
+		}
+	}
+	if err := v.check(); err != nil {
+		return v.poison(fmt.Errorf("look for segment %d: %w", v.cur.number, err))
+	}
+	return nil
+}
+
+func (v *volume) signed(trailer []byte) error {
+	s := v.cur
+	if err := v.reach("before trailer"); err != nil {
+		return err
+	}
+	if _, err := s.file.WriteAt(trailer, s.end); err != nil {
+		return fmt.Errorf("write trailer to segment %d: %w", s.number, err)
+	}
+	s.end += int64(len(trailer))
+	return v.reach("after trailer")
+}
+
+// flush makes durable what followed.
+func (v *volume) flush() error {
+	if err := v.cur.file.Datasync(); err != nil {
+		return v.poison(fmt.Errorf("sync segment %d: %w", v.cur.number, err))
+	}
+	return nil
+}
+
+// poison has the current segment left as it is from now on.
+func (v *volume) poison(err error) error {
+	v.cur.poisoned = true
+	return err
 }
 
 // close seals the current segment and removes the spare. If the volume has been

@@ -74,16 +74,20 @@ func (f *siteFile) WriteAt(p []byte, off int64) (int, error) {
 		}
 		return f.segmentFile.WriteAt(p, off)
 	}
-	if err := f.fail("write nothing"); err != nil {
+	what := "write"
+	if len(p) == trailerFrame && frameKind(p[3]) == frameTrailer {
+		what = "trailer"
+	}
+	if err := f.fail(what + " nothing"); err != nil {
 		return 0, err
 	}
-	if err := f.fail("write half"); err != nil {
+	if err := f.fail(what + " half"); err != nil {
 		n, _ := f.segmentFile.WriteAt(p[:len(p)/2], off) // what is told is the other error
 		return n, err
 	}
 	n, err := f.segmentFile.WriteAt(p, off)
 	if err == nil {
-		err = f.fail("write all")
+		err = f.fail(what + " all")
 	}
 	return n, err
 }
@@ -109,6 +113,7 @@ func (f *siteFile) Truncate(size int64) error {
 // sites are all places where a log writes.
 var sites = []string{
 	"create", "zeros", "sync zeros", "write nothing", "write half", "write all", "sync", "truncate",
+	"trailer nothing", "trailer half", "trailer all", "before trailer", "after trailer",
 	"rolling", "preparing", "tile", "checkpoint",
 }
 

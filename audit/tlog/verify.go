@@ -77,6 +77,7 @@ type Report struct {
 	Witnesses  []string   `json:"witnesses,omitempty"`       // who did
 	Cosigned   []Cosigned `json:"cosigned,omitempty"`        // and when, by their own clocks
 	Exposed    []string   `json:"exposed,omitempty"`         // files that others than their owner can change, and how
+	Sealed     uint64     `json:"sealed,omitempty"`          // records at the end that are sealed and not signed, and so not verified
 	Live       bool       `json:"live"`                      // being written to: an unfinished batch at the end was passed over
 }
 
@@ -232,7 +233,7 @@ func (v *verifier) walk(segs []int, at []heldCheckpoint) error {
 				return sigErr
 			}
 			if err := v.end(err); err != nil {
-				return err
+				return v.sealed(w, c, err)
 			}
 			return v.finish(c)
 		}
@@ -243,6 +244,24 @@ func (v *verifier) walk(segs []int, at []heldCheckpoint) error {
 		}
 		v.count(b)
 	}
+}
+
+// sealed counts the records of a last batch that has its seal and no signature.
+// Whether the seal is the log's only its key can tell. With them the log must
+// still reach its checkpoints.
+func (v *verifier) sealed(w *walker, c *checker, err error) error {
+	var fault *Fault
+	b := w.sealed()
+	if b == nil || !errors.As(err, &fault) || fault.Code != Unsigned {
+		return err
+	}
+	v.report.Sealed = uint64(len(b.leaves))
+	for _, cp := range c.at {
+		if cp.size > b.after.next {
+			return cmp.Or(c.end(), err)
+		}
+	}
+	return err
 }
 
 // finish checks what only the whole log can tell.

@@ -3,6 +3,7 @@ package tlog
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -61,6 +62,8 @@ func TestVerifyNamesTheRecordOfEveryFlippedBit(t *testing.T) {
 		switch f.kind {
 		case frameTrailer:
 			want, where = want-1, "batch trailer after the record"
+		case frameSeal:
+			want, where = want-1, "batch seal after the record"
 		case frameHeader:
 			where = "segment header before the record"
 		}
@@ -403,6 +406,11 @@ func FuzzSegment(f *testing.F) {
 	for _, leaf := range []string{"{}", strings.Repeat("x", 500)} {
 		seed = s.appendRecord(seed, []byte(leaf))
 	}
+	sealed := s
+	f.Add(must(sealed.appendTrailer(sealed.appendSeal(bytes.Clone(seed), key), key, s.tree.root(), 1)))
+	unsigned := s
+	f.Add(unsigned.appendSeal(bytes.Clone(seed), key))
+	f.Add(firstV1(key, "{}", "xyz"))
 	if seed, err = s.appendTrailer(seed, key, s.tree.root(), 1); err != nil {
 		f.Fatal(err)
 	}
@@ -422,17 +430,57 @@ func FuzzSegment(f *testing.F) {
 			}
 			s := state{chain: b.at.chain}
 			s.tree.size = b.at.next
+			write := s.append
+			if b.at.v == formatV1 {
+				write = s.appendV1
+			}
 			var again []byte
 			for _, leaf := range b.leaves {
-				again = s.append(again, frameRecord, leaf)
+				again = write(again, frameRecord, leaf)
 				s.tree.size++
 			}
-			again = s.append(again, frameTrailer, b.trailer.encode())
+			if b.seal != nil {
+				again = write(again, frameSeal, b.seal)
+			}
+			again = write(again, frameTrailer, b.trailer.encode())
 			if !bytes.Equal(again, data[b.at.offset:b.after.offset]) || s.chain != b.after.chain {
 				t.Fatalf("batch at byte %d does not encode to what was read", b.at.offset)
 			}
 		}
 	})
+}
+
+// appendV1 is [state.append] in format 1.
+func (s *state) appendV1(buf []byte, kind frameKind, payload []byte) []byte {
+	frame := binary.LittleEndian.AppendUint32(nil, uint32(kind)<<24|uint32(len(payload)))
+	frame = binary.LittleEndian.AppendUint64(append(frame, 0, 0, 0, 0), s.tree.size)
+	frame = append(append(frame, s.chain[:]...), payload...)
+	s.chain = link(frame, s.chain)
+	copy(frame[16:], s.chain[:])
+	binary.LittleEndian.PutUint32(frame[4:], frameCRC(frame))
+	return append(buf, frame...)
+}
+
+// firstV1 is a first segment in format 1, with one batch for each leaf.
+func firstV1(key *Key, leaves ...string) []byte {
+	s := state{chain: genesis(key.Name())}
+	h := must(json.Marshal(header{V: formatV1, Origin: key.Name(), Key: key.VerifierKey(), Prev: s.chain}))
+	buf := s.appendV1(nil, frameHeader, h)
+	for _, leaf := range leaves {
+		buf = s.appendV1(buf, frameRecord, []byte(leaf))
+		s.tree.add(tlog.RecordHash([]byte(leaf)))
+		t := trailer{size: s.tree.size, root: s.tree.root(), wall: 1}
+		copy(t.sig[:], must(key.Sign(t.message(key.Name(), s.chain))))
+		buf = s.appendV1(buf, frameTrailer, t.encode())
+	}
+	return buf
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // memory is a segment that is not in a file.

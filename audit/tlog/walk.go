@@ -71,27 +71,37 @@ func (w *walker) Close() error {
 // batch returns the next batch, io.EOF after the last one, or a *[Fault].
 //
 // A log that is being written can be caught in the middle of a write. If
-// something signed is found beyond what looks damaged, that write may just have
+// a trailer or seal is found beyond what looks damaged, that write may just have
 // ended: what is then still damaged is.
 func (w *walker) batch() (*batch, error) {
-	b, err := w.attempt()
-	for again := true; ; again = false {
+	before := int64(-1)
+	for {
+		b, err := w.attempt()
 		var fault *Fault
 		if !errors.As(err, &fault) || !fault.Code.torn() {
 			return b, err
 		}
-		signed, readErr := w.signedBeyond(fault)
+		more, readErr := w.endsBeyond(fault)
 		if readErr != nil {
 			return nil, errors.Join(err, readErr)
 		}
-		if fault.torn = !signed; fault.torn || !again {
+		if fault.torn = !more; fault.torn || fault.Offset == before {
 			return nil, err
 		}
+		before = fault.Offset // what is still damaged there is
 		if err := w.reopen(); err != nil {
 			return nil, err
 		}
-		b, err = w.attempt()
 	}
+}
+
+// sealed is the batch that w could read up to its seal when it met a fault, or
+// nil.
+func (w *walker) sealed() *batch {
+	if w.cur == nil || w.cur.sealed == nil || w.cur.sealed.at != w.pos {
+		return nil
+	}
+	return w.cur.sealed
 }
 
 // attempt reads one batch. It moves pos only if there is one.
@@ -141,8 +151,8 @@ func (w *walker) reopen() error {
 	return nil
 }
 
-// signedBeyond says whether a whole batch trailer follows a fault.
-func (w *walker) signedBeyond(fault *Fault) (bool, error) {
+// endsBeyond says whether a whole trailer or seal follows a fault.
+func (w *walker) endsBeyond(fault *Fault) (bool, error) {
 	numbers := []int{fault.Segment}
 	for _, c := range w.ahead {
 		if c.number > fault.Segment {
@@ -151,8 +161,8 @@ func (w *walker) signedBeyond(fault *Fault) (bool, error) {
 	}
 	offset := fault.Offset
 	for _, number := range append(numbers, w.segs...) {
-		if signed, err := signedBeyond(w.dir, number, offset); err != nil || signed {
-			return signed, err
+		if more, err := endsBeyond(w.dir, number, offset); err != nil || more {
+			return more, err
 		}
 		offset = 0
 	}
