@@ -1,5 +1,6 @@
-// Package durable keeps what is written to small files over a crash and a power
-// cut. It imports nothing of ours, and any package that stores a file may use it.
+// Package durable replaces small files, so that a crash or a power cut leaves the
+// old one or the new one. It imports nothing of ours, and any package that stores
+// a file may use it.
 //
 // Start at [Replace]. [ReadRegular] reads what somebody else may have put in place.
 package durable

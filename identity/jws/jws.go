@@ -1,10 +1,11 @@
 // Package jws reads signed JWTs strictly.
 //
-// Start at [Parse], and [Token.Verify] for the signature. A JWT library's options leave much open, so whoever
-// verifies a token reads it here first: what is merely odd is refused before
-// anything looks at a key, and what is accepted every reader reads alike. That
-// rules out repeated and differently spelt names, header parameters that point
-// at keys or change the rules, several parts, trailing text, depth and size.
+// Start at [Parse], and [Token.Verify] for the signature. A JWT library's options
+// leave much open, so whoever verifies a token reads it here first: what is merely
+// odd is refused before anything looks at a key, and what is accepted every reader
+// reads alike. That rules out repeated and differently spelt names, header
+// parameters that point at keys or change the rules, several parts, trailing text,
+// depth and size.
 //
 // Which claims must be there, and what they must say, is for the kind of token
 // to tell.

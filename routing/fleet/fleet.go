@@ -21,8 +21,9 @@
 // # Credit
 //
 // Residency counts only from a stream that is live and was heard of in the last
-// 3 s, and from a replica that is not in doubt (trust.go). Of a replica that is lost, what it held is kept for a minute, to be able
-// to say that a prompt's holder is down; it is never credited.
+// 3 s, and from a replica that is not in doubt (trust.go). Of a replica that is
+// lost, what it held is kept for a minute, to be able to say that a prompt's
+// holder is down; it is never credited.
 package fleet
 
 import (

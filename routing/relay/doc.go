@@ -21,9 +21,9 @@
 // The engine tells of each block that it stores or evicts. The mirror
 // (mirror.go) is a forest (forest.go) of those blocks by engine hash; stream.go
 // decides from sequence numbers whether the mirror can be believed; hub.go tells
-// subscribers what changed (flush.go), every [flushEvery] at most. All are
-// without sockets. Where anything is in doubt the mirror says less than the engine
-// holds, never more.
+// subscribers what changed (flush.go), every [flushEvery] at most. All are without
+// sockets. Where anything is in doubt the mirror says less than the engine holds,
+// never more.
 //
 // The mirror counts copies, since vLLM stores a block again that it already
 // holds and evicts the copies one by one. An engine that announces reused blocks
