@@ -159,7 +159,7 @@ func forge(token string) string {
 // recordsOf reads the records of one decision from the log on disk. The outcome
 // comes a moment after the answer.
 func (w *demoWorld) recordsOf(ctx context.Context, id string, outcome bool) (records []*audit.Record, err error) {
-	err = waitFor(ctx, 5*time.Second, "the records of "+id, func() bool {
+	err = waitFor(ctx, demoWait, "the records of "+id, func() bool {
 		records = nil
 		entries, err := tlog.Find(w.logDir, id, 0)
 		if err != nil {
@@ -187,7 +187,7 @@ func (w *demoWorld) settled(ctx context.Context, s demoStep) error {
 		return nil
 	}
 	blocks, since := -1, time.Now()
-	return waitFor(ctx, 5*time.Second, "cache events", func() bool {
+	return waitFor(ctx, demoWait, "cache events", func() bool {
 		for _, r := range w.gateway.fleet.Replicas() {
 			if r.ID == *s.Replica && r.Blocks != blocks {
 				blocks, since = r.Blocks, time.Now()

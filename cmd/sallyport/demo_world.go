@@ -323,7 +323,7 @@ func (w *demoWorld) poolSection() []any {
 // waitForReplicas waits until every true replica may take requests.
 func (w *demoWorld) waitForReplicas(ctx context.Context, _ demoOptions) error {
 	want := len(demoPools) * demoReplicas
-	return waitFor(ctx, 15*time.Second, "replicas to be ready", func() bool {
+	return waitFor(ctx, demoWait, "replicas to be ready", func() bool {
 		live := 0
 		for _, s := range w.gateway.fleet.Replicas() {
 			if s.Excluded == "" && s.Stream.Credits() {
@@ -333,6 +333,9 @@ func (w *demoWorld) waitForReplicas(ctx context.Context, _ demoOptions) error {
 		return live == want
 	})
 }
+
+// demoWait bounds each wait of the demonstration, on a machine however busy.
+const demoWait = 30 * time.Second
 
 func waitFor(ctx context.Context, most time.Duration, what string, ok func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, most)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -9,12 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/gateway/upstream"
 	"github.com/sallyport-ai/sallyport/routing/fleet"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // newWorld is a running demonstration in a directory short enough for sockets.
@@ -71,11 +70,7 @@ func lastDecision(t *testing.T, w *demoWorld) (last *audit.Record) {
 // nextChange waits for the admin record after those that were there.
 func nextChange(t *testing.T, w *demoWorld, before int) change {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-	defer cancel()
-	if err := waitFor(ctx, 15*time.Second, "an admin record", func() bool { return len(changes(t, w)) > before }); err != nil {
-		t.Fatal(err)
-	}
+	await.That(t, "an admin record", func() bool { return len(changes(t, w)) > before })
 	return changes(t, w)[before]
 }
 
@@ -205,7 +200,7 @@ func TestReplicasAreFoundInAFile(t *testing.T) {
 	}
 	eligible := func(want ...string) {
 		t.Helper()
-		err := waitFor(t.Context(), 10*time.Second, "the replicas of the file", func() bool {
+		err := waitFor(t.Context(), await.Limit, "the replicas of the file", func() bool {
 			n := 0
 			for _, s := range w.gateway.fleet.Replicas() {
 				for _, address := range want {
