@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+	"unicode/utf8"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
@@ -51,6 +52,12 @@ type otlp struct {
 }
 
 func (s *otlp) Send(ctx context.Context, b *Batch) (int, error) {
+	// A string of protobuf is UTF-8, and a record is not altered to be sent.
+	for i := range b.Messages {
+		if !utf8.Valid(b.Messages[i].Body) {
+			return 0, &Refused{At: i, Reason: "not UTF-8"}
+		}
+	}
 	body, err := proto.Marshal(s.request(b))
 	if err != nil {
 		return 0, fmt.Errorf("otlp: encode: %w", err)

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -183,6 +184,46 @@ func TestEveryKindOfSinkIsWhole(t *testing.T) {
 		// However far behind, a batch and what is read ahead must fit.
 		if k.Batch > 4<<20 {
 			t.Errorf("a batch of %s has %d bytes", k.Name, k.Batch)
+		}
+	}
+}
+
+func TestOTLPRefusesWhatItsProtocolCannotHold(t *testing.T) {
+	s, err := Open(t.Context(), &Config{OTLP: &OTLPConfig{URL: "http://127.0.0.1:1"}}, Options{Origin: "o"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := messages(3)
+	b.Messages[1].Body = []byte("{\"a\":\"\xff\"}")
+	taken, err := s.Send(t.Context(), b)
+	var refused *Refused
+	if !errors.As(err, &refused) || refused.At != 1 || taken != 0 {
+		t.Errorf("%d taken, %v", taken, err)
+	}
+}
+
+func TestHECEventsAreTheEnvelopesThatSplunkReads(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		hec    hec
+		m      Message
+		expect string
+	}{
+		{
+			"JSON",
+			hec{origin: "gw\"1"},
+			Message{Time: time.UnixMicro(1_764_500_000_000_007), ID: "o/7", Index: 7, Body: []byte(`{"a":1}`)},
+			`{"time":1764500000.000007,"host":"gw\"1","source":"sallyport","sourcetype":"sallyport:audit","fields":{"event_id":"o/7","log_index":"7"},"event":{"a":1}}`,
+		},
+		{
+			"text, and an index",
+			hec{origin: "o", raw: true, config: HECConfig{Index: "main"}},
+			Message{Time: time.UnixMicro(999_999), ID: "i", Body: []byte("CEF:0|a\\|\"b\xff")},
+			`{"time":0.999999,"host":"o","source":"sallyport","sourcetype":"sallyport:audit","index":"main","fields":{"event_id":"i","log_index":"0"},"event":"CEF:0|a\\|\"b\ufffd"}`,
+		},
+	} {
+		if got := string(c.hec.body(&Batch{Messages: []Message{c.m, c.m}})); got != c.expect+"\n"+c.expect+"\n" {
+			t.Errorf("%s: %s", c.what, got)
 		}
 	}
 }

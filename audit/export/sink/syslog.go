@@ -64,7 +64,9 @@ func (s *syslog) Send(ctx context.Context, b *Batch) (int, error) {
 	for i := range b.Messages {
 		frame = appendRFC5424(frame[:0], s.origin, &b.Messages[i])
 		count = append(strconv.AppendInt(count[:0], int64(len(frame)), 10), ' ')
-		if _, err := s.out.Write(append(count, frame...)); err != nil {
+		_, err1 := s.out.Write(count)
+		_, err2 := s.out.Write(frame)
+		if err := errors.Join(err1, err2); err != nil {
 			return 0, s.broken(err)
 		}
 	}
