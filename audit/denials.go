@@ -155,18 +155,26 @@ func (d *Denials) Flush(ctx context.Context) error {
 func (d *Denials) take() []*Record {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var all []DenialCount
+	// Those of tenants have records of their own: a tenant that has spent its
+	// quota is no attack, and detections tell records apart, not what is in them.
+	var networks, tenants []DenialCount
 	for key, c := range d.counts {
-		all = append(all, c.export(key.source(), key.code))
+		of := &networks
+		if key.tenant != "" {
+			of = &tenants
+		}
+		*of = append(*of, c.export(key.source(), key.code))
 	}
 	for code, c := range d.others {
-		all = append(all, c.export(OtherPrefixes, code))
+		networks = append(networks, c.export(OtherPrefixes, code))
 	}
 	clear(d.counts)
 	clear(d.others)
 	var records []*Record
-	for chunk := range slices.Chunk(all, denialsPerRecord) {
-		records = append(records, &Record{Kind: KindDenialSummary, ID: NewID(), Denials: chunk})
+	for _, all := range [][]DenialCount{networks, tenants} {
+		for chunk := range slices.Chunk(all, denialsPerRecord) {
+			records = append(records, &Record{Kind: KindDenialSummary, ID: NewID(), Denials: chunk})
+		}
 	}
 	return records
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -149,5 +150,33 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	i := uint32(0)
 	if n := testing.AllocsPerRun(900, func() { i += 256; d.Count(v4(i), "no_credential") }); n != 0 {
 		t.Errorf("%v allocations per count of a new source", n)
+	}
+}
+
+func TestASummaryIsOfNetworksOrOfTenants(t *testing.T) {
+	l, dir := openLog(t)
+	d := audit.NewDenials(l, 0)
+	for range 300 {
+		d.CountTenant("acme", "rate_limited")
+	}
+	d.CountTenant("globex", "rate_limited")
+	d.Count(netip.MustParseAddr("192.0.2.7"), "bad_credential")
+	if err := d.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	counts, _ := summaries(t, dir)
+	if counts["tenant:acme rate_limited"] != 300 || counts["tenant:globex rate_limited"] != 1 || counts["192.0.2.0/24 bad_credential"] != 1 {
+		t.Errorf("counts %v", counts)
+	}
+	for _, r := range tlogtest.Records(t, dir, 0) {
+		tenants := 0
+		for _, c := range r.Denials {
+			if strings.HasPrefix(c.Prefix, "tenant:") {
+				tenants++
+			}
+		}
+		if tenants != 0 && tenants != len(r.Denials) {
+			t.Errorf("one summary is of both: %+v", r.Denials)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"time"
 
 	"github.com/sallyport-ai/sallyport/audit/durable"
 )
@@ -19,7 +20,8 @@ const archiveSuffix = ".tar.gz"
 var archived = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // save puts the bundle into the archive, under its digest, durably. A bundle
-// that is there already stays as it is; nil is none.
+// that is there already stays as it is, but that it is as if new: whoever cleans
+// up must see that it came into use. nil is none.
 func (s *Snapshot) save(dir string) error {
 	if s == nil {
 		return nil
@@ -28,8 +30,11 @@ func (s *Snapshot) save(dir string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
+	now := time.Now()
+	if err := os.Chtimes(path, now, now); err == nil {
+		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("archive bundle: %w", err)
 	}
 	var b bytes.Buffer
 	if err := s.Archive(&b); err != nil {

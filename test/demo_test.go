@@ -256,7 +256,8 @@ func TestTheDemosLogsAnswerAnAuditor(t *testing.T) {
 			[]string{
 				"audit", "verify", d.summary.LogDir, "--key", d.summary.LogKey, "--key", filepath.Join(d.dir, "pool-restricted-r0.key.pub"),
 				"--relay-log", filepath.Join(d.dir, "pool-restricted-r0.tickets"),
-			}, 2,
+			},
+			2,
 			[]string{"relay_log_missing"},
 		},
 	} {

@@ -137,6 +137,7 @@ type Config struct {
 	// it is set, nor any while that is 0.
 	Retention time.Duration
 	Needed    func() uint64
+	Pruned    func() // is told when that was done, if it is set; it must not block
 
 	Logger *slog.Logger // discards if nil
 

@@ -258,6 +258,9 @@ func (l *Log) retain(ctx context.Context) {
 		if l.cfg.Needed == nil || o.Below > 0 {
 			if done, err := l.Prune(ctx, o); err == nil {
 				l.cfg.Logger.Info("audit log pruned", "below", done.Size, "before", o.Before)
+				if l.cfg.Pruned != nil {
+					l.cfg.Pruned()
+				}
 			} else if !errors.Is(err, ErrNothingToPrune) {
 				l.cfg.Logger.Error("audit log not pruned", "error", err)
 			}

@@ -5,14 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/user"
-	"path/filepath"
-	"strings"
 	"time"
 
-	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
 
 	"github.com/sallyport-ai/sallyport/audit"
@@ -87,45 +83,5 @@ func (p *pruning) run(ctx context.Context, dir string) (event audit.Prune, err e
 	if err := errors.Join(err, log.Close()); err != nil {
 		return event, err
 	}
-	return event, prunePolicies(dir)
-}
-
-// prunePolicies removes the archived policies that no record names.
-func prunePolicies(dir string) error {
-	named := make(map[string]bool)
-	for e, err := range tlog.Read(dir, 0) {
-		if err != nil {
-			return err
-		}
-		var r struct {
-			Policy struct {
-				Digest string `json:"digest"`
-			} `json:"policy"`
-			Event struct {
-				ShadowDigest string `json:"shadow_digest"`
-			} `json:"event"`
-		}
-		if err := jsonv2.Unmarshal(e.Leaf, &r); err != nil {
-			return fmt.Errorf("record %d: %w", e.Index, err)
-		}
-		named[r.Policy.Digest], named[r.Event.ShadowDigest] = true, true
-	}
-	archive := policyArchive(dir)
-	files, err := os.ReadDir(archive)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("prune policies: %w", err)
-	}
-	for _, f := range files {
-		digest, ok := strings.CutSuffix(f.Name(), ".tar.gz")
-		if !ok || named[digest] {
-			continue
-		}
-		if err := os.Remove(filepath.Join(archive, f.Name())); err != nil {
-			return fmt.Errorf("prune policies: %w", err)
-		}
-	}
-	return nil
+	return event, prunePolicies(dir, nil, 0)
 }

@@ -46,6 +46,7 @@ func (p *gatewayProcess) run(ctx context.Context) error {
 	dir := p.cfg.Audit.Dir
 	group.Go(func() error { inbox.Run(running, dir, p.log, lookEvery, p.logger); return nil })
 	group.Go(func() error { p.heedLog(running); return nil })
+	group.Go(func() error { p.archive.run(running, dir, p.policy, p.logger); return nil })
 	group.Go(func() error { return ignoreCancelled(p.denials.Run(running, time.Minute)) })
 	listeners := []net.Listener{p.public, p.admin}
 	for i, s := range p.servers {

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -55,6 +54,7 @@ type gatewayProcess struct {
 	mode     audit.Durability
 	denials  *audit.Denials
 	exports  *export.Exporter
+	archive  *archivist
 	logger   *slog.Logger
 	closers  []func() error
 }
@@ -62,7 +62,7 @@ type gatewayProcess struct {
 // buildGateway makes a gateway from its configuration: the one place that knows
 // which part is plugged into which, and in which order.
 func buildGateway(ctx context.Context, cfg gatewayConfig, logger *slog.Logger) (_ *gatewayProcess, err error) {
-	p := &gatewayProcess{logger: logger, cfg: cfg, patience: cmp.Or(cfg.Limits.Drain, drainTime), grace: cmp.Or(cfg.Audit.Grace, logGrace), mode: audit.Durability(cfg.Audit.Mode)}
+	p := &gatewayProcess{logger: logger, cfg: cfg, archive: newArchivist(), patience: cmp.Or(cfg.Limits.Drain, drainTime), grace: cmp.Or(cfg.Audit.Grace, logGrace), mode: audit.Durability(cfg.Audit.Mode)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -123,7 +123,7 @@ func (p *gatewayProcess) identify(ctx context.Context, cfg gatewayConfig) error 
 func (p *gatewayProcess) openLog(ctx context.Context, cfg gatewayConfig, key *tlog.Key) (err error) {
 	p.log, err = tlog.Open(tlog.Config{
 		Dir: cfg.Audit.Dir, Dir2: cfg.Audit.Dir2, Key: key, Boot: selfOf(cfg, p.source), SegmentBytes: int64(cfg.Audit.Segment),
-		Witnesses: cfg.Audit.Witnesses, Retention: cfg.Audit.Retention, Needed: stillNeeded(cfg.Audit), Logger: p.logger,
+		Witnesses: cfg.Audit.Witnesses, Retention: cfg.Audit.Retention, Needed: stillNeeded(cfg.Audit), Pruned: p.archive.wake, Logger: p.logger,
 	})
 	if err != nil {
 		return err
@@ -268,9 +268,6 @@ func policyConfigOf(cfg gatewayConfig, logger *slog.Logger) policy.Config {
 		Production: cfg.Environment == "production", Pools: poolNames(cfg), Timeout: cfg.Policy.Timeout, Logger: logger,
 	}
 }
-
-// policyArchive is where a log keeps the policies that its records name.
-func policyArchive(logDir string) string { return filepath.Join(logDir, "policy") }
 
 // selfOf is who records say decided.
 func selfOf(cfg gatewayConfig, source *workload.Source) audit.Gateway {

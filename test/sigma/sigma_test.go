@@ -129,6 +129,7 @@ func TestEachRuleFiresWhereItMustAndNowhereElse(t *testing.T) {
 		{"a replica that is believed again", of(audit.KindFleet, `{"action":"trust","doubt":"over_claims","replica":"r0"}`), ""},
 		{"a tokenizer that counts otherwise", of(audit.KindFleet, `{"action":"doubt","doubt":"prompt_mismatch","model":"small"}`), ""},
 		{"a flood", &audit.Record{V: 1, Kind: audit.KindDenialSummary, Denials: []audit.DenialCount{{Prefix: "a", Code: "bad_credential", Count: 3}, {Prefix: "b", Code: "no_credential", Count: 4000}}}, "denial_flood"},
+		{"a tenant that has spent its quota", &audit.Record{V: 1, Kind: audit.KindDenialSummary, Denials: []audit.DenialCount{{Prefix: "tenant:acme", Code: "rate_limited", Count: 4000}, {Prefix: "tenant:globex", Code: "rate_limited", Count: 1}}}, ""},
 		{"a trickle", &audit.Record{V: 1, Kind: audit.KindDenialSummary, Denials: []audit.DenialCount{{Prefix: "a", Code: "bad_credential", Count: 99}}}, ""},
 	} {
 		for _, as := range []string{"record", "ecs"} {
