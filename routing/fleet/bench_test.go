@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,6 +88,51 @@ func BenchmarkReserve(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkReserveTogether is the same for as many requests at once as there are
+// processors, over a thousand replicas: what they do one after the other shows in how
+// it grows with -cpu.
+func BenchmarkReserveTogether(b *testing.B) {
+	const replicas = 1000
+	prompts := make([][]uint32, 256)
+	for i := range prompts {
+		prompts[i] = prompt(uint64(i), 500)
+	}
+	f := watched(b, replicas, prompts)
+	stop := make(chan struct{})
+	var hearts sync.WaitGroup
+	hearts.Go(func() {
+		for tick := time.NewTicker(time.Second); ; {
+			for _, r := range f.replicas {
+				r.heard.Store(time.Now().UnixNano())
+			}
+			select {
+			case <-tick.C:
+			case <-stop:
+				return
+			}
+		}
+	})
+	defer func() { close(stop); hearts.Wait() }()
+	var next atomic.Uint64
+	b.ReportAllocs()
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		cached := 499
+		for pb.Next() {
+			i := next.Add(1)
+			r := ask(prompts[i%uint64(len(prompts))])
+			r.Seed = i
+			res, err := f.Reserve(b.Context(), r)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			res.FirstToken(time.Now())
+			res.Finish(Result{CachedTokens: &cached})
+		}
+	})
 }
 
 // framer makes the frames of one replica's Watch: turns of 67 blocks that come

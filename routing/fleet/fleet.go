@@ -89,8 +89,9 @@ type Fleet struct {
 	changed chan struct{} // holds a value when there are new replicas to watch
 
 	// mu guards what follows and every field of a replica that says so. It is
-	// never held while waiting for anything.
-	mu       sync.Mutex
+	// never held while waiting for anything. Looking at all replicas, which is most
+	// of the work of a placement, only reads, so that placements go side by side.
+	mu       sync.RWMutex
 	replicas []*replica            // in the order of the targets
 	pools    map[string][]*replica // the same, by pool
 	owners   []owner               // by index ordinal

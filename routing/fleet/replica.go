@@ -30,7 +30,7 @@ type replica struct {
 	// What follows is guarded by Fleet.mu.
 
 	stop   context.CancelFunc // ends the goroutine of keep; nil before Run
-	at     int                // index in the view that is being made
+	at     int                // index among the replicas of its pool
 	gen    uint64             // changes with everything that a placement looks at, but for the relay's own reports
 	id     string             // configured, or proven first
 	down   routing.Reason     // why the Watch does not make it eligible; empty: it does

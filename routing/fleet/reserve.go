@@ -94,9 +94,10 @@ func (f *Fleet) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 	}
 	look := f.look(&r)
 	defer f.looks.Put(look)
-	f.mu.Lock()
-	v := f.view(&r, look)
-	f.mu.Unlock()
+	v := look.room()
+	f.mu.RLock()
+	f.view(v, &r, look)
+	f.mu.RUnlock()
 	p, err := routing.Place(v.query, v.snapshot)
 	if err != nil {
 		return nil, err
@@ -110,7 +111,7 @@ func (f *Fleet) commit(r *Request, look *lookup, v *view, p routing.Placement) (
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if v.replicas[p.Chosen].gen != v.gens[p.Chosen] {
-		v = f.view(r, look)
+		v = f.view(look.room(), r, look)
 		var err error
 		if p, err = routing.Place(v.query, v.snapshot); err != nil {
 			return nil, err
@@ -123,9 +124,9 @@ func (f *Fleet) commit(r *Request, look *lookup, v *view, p routing.Placement) (
 func (f *Fleet) Snapshot(r Request) (routing.Query, routing.Snapshot) {
 	look := f.look(&r)
 	defer f.looks.Put(look)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	v := f.view(&r, look)
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	v := f.view(look.room(), &r, look)
 	return v.query, v.snapshot
 }
 

@@ -42,8 +42,8 @@ type Status struct {
 
 // Replicas is the state of every target, in their configured order.
 func (f *Fleet) Replicas() []Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.mu.RLock()
+	defer f.mu.RUnlock()
 	now := time.Now()
 	out := make([]Status, len(f.replicas))
 	for i, r := range f.replicas {
@@ -72,8 +72,8 @@ type Member struct {
 // Members is what there is of every target, in their configured order, at little
 // cost.
 func (f *Fleet) Members() []Member {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.mu.RLock()
+	defer f.mu.RUnlock()
 	now := time.Now()
 	out := make([]Member, len(f.replicas))
 	for i, r := range f.replicas {

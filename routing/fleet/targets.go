@@ -45,6 +45,7 @@ func (f *Fleet) SetTargets(targets []Target) error {
 			}
 			r = newReplica(t, f.rates[t.Pool])
 		}
+		r.at = len(f.pools[t.Pool])
 		f.replicas = append(f.replicas, r)
 		f.pools[t.Pool] = append(f.pools[t.Pool], r)
 	}

@@ -11,8 +11,9 @@ import (
 
 // lookup is what the index says of one prompt, per block size in use.
 type lookup struct {
-	ns    uint64
-	sizes []sized
+	ns       uint64
+	sizes    []sized
+	replicas int // of the pools, when it was made
 }
 
 type sized struct {
@@ -39,11 +40,13 @@ func (f *Fleet) look(r *Request) *lookup {
 	}
 	used := l.sizes[:cap(l.sizes)]
 	l.ns, l.sizes = 0, l.sizes[:0]
+	var blocks []int
+	blocks, l.replicas = f.blockSizes(r.Pools)
 	if !r.TokensExact || len(r.Tokens) == 0 {
 		return l
 	}
 	l.ns = blockid.Namespace(&f.key, r.Model, r.Adapter, r.Domain)
-	for i, block := range f.blockSizes(r.Pools) {
+	for i, block := range blocks {
 		s := sized{block: block}
 		if i < len(used) {
 			s.ids, s.matches = used[i].ids[:0], used[i].matches[:0]
@@ -55,48 +58,58 @@ func (f *Fleet) look(r *Request) *lookup {
 	return l
 }
 
-// blockSizes is the block sizes of the pools' replicas.
-func (f *Fleet) blockSizes(pools []string) (sizes []int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// blockSizes is the block sizes of the pools' replicas, and how many of those there
+// are.
+func (f *Fleet) blockSizes(pools []string) (sizes []int, n int) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
 	for _, p := range pools {
+		n += len(f.pools[p])
 		for _, r := range f.pools[p] {
 			if b := int(r.hello.GetBlockSize()); b > 0 && !slices.Contains(sizes, b) {
 				sizes = append(sizes, b)
 			}
 		}
 	}
-	return sizes
+	return sizes, n
 }
 
 // view is one moment of the permitted replicas.
 type view struct {
 	query    routing.Query
 	snapshot routing.Snapshot
+	pools    []span
 	replicas []*replica // of each candidate
 	gens     []uint64
 	holds    map[int][]hold // of candidates whose rank can be chosen, by rank
 }
 
-// view makes the snapshot. The caller holds f.mu.
-func (f *Fleet) view(r *Request, look *lookup) *view {
+// span is where a pool's replicas begin in a view.
+type span struct {
+	pool  string
+	begin int
+}
+
+// room is an empty view with room for as many replicas as there were when look was
+// made, so that room need not be made under a lock.
+func (look *lookup) room() *view {
+	v := &view{replicas: make([]*replica, 0, look.replicas), gens: make([]uint64, 0, look.replicas)}
+	v.snapshot.Candidates = make([]routing.Candidate, 0, look.replicas)
+	return v
+}
+
+// view makes the snapshot, in the room that look has for it. It changes nothing but
+// v. The caller holds f.mu, if only to read.
+func (f *Fleet) view(v *view, r *Request, look *lookup) *view {
 	now, sole := time.Now(), blockid.Sole(&f.key, r.Domain)
-	n, ranked := 0, false
-	for _, p := range r.Pools {
-		n += len(f.pools[p])
-	}
-	v := &view{
-		query:    query(r),
-		replicas: make([]*replica, 0, n),
-		gens:     make([]uint64, 0, n),
-	}
-	v.snapshot.Candidates = make([]routing.Candidate, 0, n)
+	ranked := false
+	v.query = query(r)
 	for i, p := range r.Pools {
 		if slices.Contains(r.Pools[:i], p) {
 			continue
 		}
+		v.pools = append(v.pools, span{p, len(v.replicas)})
 		for _, x := range f.pools[p] {
-			x.at = len(v.replicas)
 			v.replicas = append(v.replicas, x)
 			v.gens = append(v.gens, x.gen)
 			v.snapshot.Candidates = append(v.snapshot.Candidates, x.candidate(r, sole, now))
@@ -161,7 +174,13 @@ func (f *Fleet) credit(v *view, ns uint64, s *sized, now time.Time) {
 
 // index is where x stands in v.
 func (v *view) index(x *replica) (int, bool) {
-	return x.at, x.at < len(v.replicas) && v.replicas[x.at] == x
+	for _, s := range v.pools {
+		if s.pool == x.target.Pool {
+			at := s.begin + x.at
+			return at, at < len(v.replicas) && v.replicas[at] == x
+		}
+	}
+	return 0, false
 }
 
 // depths calls each with the depth of every candidate among the matches: for

@@ -49,6 +49,7 @@ func (o *Overlay[T]) Add(ns uint64, block int, ids []uint64, to T, now time.Time
 	}
 	o.sweep(now)
 	list, known := o.by[f.key]
+	list = slices.DeleteFunc(list, func(f *Flight[T]) bool { return now.After(f.until) })
 	if !known && len(o.by) >= maxNamespaces {
 		return f
 	}
@@ -103,14 +104,12 @@ func (o *Overlay[T]) Remove(f *Flight[T]) {
 	}
 }
 
-// Look calls found for each flight that shares blocks with ids, with how many and
-// whether its first token has come, and removes those that are over.
+// Look calls found for each flight that shares blocks with ids and is not over, with
+// how many and whether its first token has come. It changes nothing, so that several
+// may look at once.
 func (o *Overlay[T]) Look(ns uint64, block int, ids []uint64, now time.Time, found func(to T, depth int, answered bool)) {
-	list := o.by[flights{ns, block}]
-	for i := len(list) - 1; i >= 0; i-- {
-		f := list[i]
+	for _, f := range slices.Backward(o.by[flights{ns, block}]) {
 		if now.After(f.until) {
-			o.Remove(f)
 			continue
 		}
 		n := min(len(f.ids), len(ids))

@@ -1,0 +1,96 @@
+package fleet
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sallyport-ai/sallyport/routing"
+)
+
+// A placement looks at every replica that there is. Others that only look do not wait
+// for it, nor does whoever asks how the replicas are.
+func TestWhoeverOnlyLooksWaitsForNobodyWhoDoes(t *testing.T) {
+	f := watched(t, 8, [][]uint32{prompt(1, 500)})
+	f.mu.RLock() // as a placement that is looking does
+	defer f.mu.RUnlock()
+	done := make(chan routing.Snapshot)
+	go func() {
+		_, s := f.Snapshot(ask(prompt(1, 500)))
+		f.Replicas()
+		f.Members()
+		done <- s
+	}()
+	select {
+	case s := <-done:
+		if len(s.Candidates) != 8 {
+			t.Errorf("%d candidates", len(s.Candidates))
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("it waits")
+	}
+}
+
+// However many reserve at once, of several pools and in any order of them, while
+// replicas come and go: each gets one of the replicas that it may have, and in the end
+// nothing is left on anybody's books.
+func TestManyReserveAtOnce(t *testing.T) {
+	prompts := [][]uint32{prompt(1, 500), prompt(2, 700), prompt(3, 900)}
+	f := watched(t, 24, prompts)
+	all := make([]Target, 0, len(f.replicas))
+	for _, r := range f.replicas {
+		all = append(all, r.target)
+	}
+	stop := make(chan struct{})
+	var changes sync.WaitGroup
+	changes.Go(func() {
+		for n := 0; ; n++ {
+			if err := f.SetTargets(append(all[n%len(all):len(all):len(all)], all[:n%len(all)]...)); err != nil { // in another order
+				t.Error(err)
+			}
+			for _, r := range f.replicas { // nobody else writes these
+				r.heard.Store(time.Now().UnixNano())
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})
+	var requests sync.WaitGroup
+	for k := range 8 {
+		requests.Go(func() {
+			for i := range 100 {
+				p := prompts[(k+i)%len(prompts)]
+				res, err := f.Reserve(t.Context(), ask(p))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if res.Replica.Pool != "general" || res.Placement.ID != res.Replica.ID || res.Counter == 0 {
+					t.Errorf("reserved %+v by %+v", res.Replica, res.Placement)
+				}
+				cached := len(p) - 1
+				switch i % 3 {
+				case 0:
+					res.Release()
+				case 1:
+					res.FirstToken(time.Now())
+					fallthrough
+				default:
+					res.Finish(Result{CachedTokens: &cached})
+				}
+			}
+		})
+	}
+	requests.Wait()
+	close(stop)
+	changes.Wait()
+	_, s := f.Snapshot(ask(prompts[0]))
+	for _, c := range s.Candidates {
+		if c.Waiting != 0 || c.WaitingTokens != 0 {
+			t.Errorf("%s has %d requests of %d tokens on its books", c.ID, c.Waiting, c.WaitingTokens)
+		}
+	}
+}
