@@ -21,7 +21,7 @@ import (
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/audit/tlog/tlogtest"
 	"github.com/sallyport-ai/sallyport/identity/oidc"
-	"github.com/sallyport-ai/sallyport/identity/workload"
+	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
 	"github.com/sallyport-ai/sallyport/policies"
 	"github.com/sallyport-ai/sallyport/routing/prompt"
 )
@@ -38,7 +38,7 @@ const (
 // starts and kills. This process is only the SPIFFE authority and the issuer.
 type world struct {
 	dir       string
-	authority *workload.Authority
+	authority *workloadtest.Authority
 	spire     *spire // gives out the identities in the authority's place; nil: none
 	issuer    *oidc.DevIssuer
 	trust     *x509.CertPool // for the gateway's public listener
@@ -80,13 +80,7 @@ func newWorldOf(t *testing.T, identities *spire, engineArgs ...string) *world {
 		t.Fatal(err)
 	}
 	w := &world{dir: dir, spire: identities, logDir: filepath.Join(dir, "audit"), logKey: filepath.Join(dir, "audit.key.pub"), trust: x509.NewCertPool()}
-	w.authority, err = workload.NewAuthority(workload.AuthorityConfig{
-		TrustDomain: spiffeid.RequireTrustDomainFromString(trustDomain), Dir: filepath.Join(dir, "ca"), Environment: "test", Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.authority.Close)
+	w.authority = workloadtest.New(t, spiffeid.RequireTrustDomainFromString(trustDomain), 0)
 	if w.issuer, err = oidc.NewDevIssuer(oidc.DevConfig{Environment: "test", Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
