@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 // mirrorHead returns how far the second directory has got. The first must
@@ -98,7 +100,7 @@ func copyFile(from, to string) error {
 	if err := replaceFile(to, data, true); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(to))
+	return durable.SyncDir(filepath.Dir(to))
 }
 
 // replaceFile writes a file so that readers see the old content or the new.

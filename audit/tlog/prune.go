@@ -13,6 +13,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 // PruneOptions say what may go. At least one bound is needed; a record goes only
@@ -182,7 +183,7 @@ func removeBelow(dir string, size uint64) error {
 			return fmt.Errorf("prune: %w", err)
 		}
 	}
-	return syncDir(filepath.Join(dir, walDir))
+	return durable.SyncDir(filepath.Join(dir, walDir))
 }
 
 // removeBefore removes the segments with numbers below the first of those to be
@@ -237,7 +238,7 @@ func syncTiles(dir string, from, size uint64) error {
 			if err != nil {
 				return fmt.Errorf("prune: %w", err)
 			}
-			if err := errors.Join(f.Sync(), f.Close(), syncDir(filepath.Dir(path))); err != nil {
+			if err := errors.Join(f.Sync(), f.Close(), durable.SyncDir(filepath.Dir(path))); err != nil {
 				return fmt.Errorf("prune: sync tile: %w", err)
 			}
 		}

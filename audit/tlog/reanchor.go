@@ -13,6 +13,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 // ErrSuperseded says that a log lost state and another goes on for it.
@@ -110,7 +111,7 @@ func (o Lost) mark(next string) error {
 	if err := replaceFile(filepath.Join(o.Dir, supersededFile), []byte(next+"\n"), true); err != nil {
 		return fmt.Errorf("re-anchor: %w", err)
 	}
-	return syncDir(o.Dir)
+	return durable.SyncDir(o.Dir)
 }
 
 // superseded returns [ErrSuperseded] if another log goes on for the one in dir.

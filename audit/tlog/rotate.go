@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 // Rotate has another key of the same name sign the log from the next batch on.
@@ -107,5 +108,5 @@ func takeOver(path string) error {
 	if err := os.Rename(NextKeyFile(path), path); err != nil {
 		return fmt.Errorf("rotate key: %w", err)
 	}
-	return syncDir(filepath.Dir(path))
+	return durable.SyncDir(filepath.Dir(path))
 }
