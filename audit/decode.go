@@ -33,6 +33,15 @@ func DecodeExact(leaf []byte) (*Record, bool) {
 	return r, !d.bad && d.i == len(d.b)
 }
 
+// DecodeOutline is DecodeExact for who needs neither the policy input nor the
+// candidates of a placement, which are most of a record: the record has none.
+// They are checked to be JSON, and no more.
+func DecodeOutline(leaf []byte) (*Record, bool) {
+	d := &exact{b: leaf, s: string(leaf), outline: true}
+	r := d.record()
+	return r, !d.bad && d.i == len(d.b)
+}
+
 // exact reads a leaf from left to right. The names that it is asked for are the
 // text between two values, with all punctuation.
 type exact struct {
@@ -40,6 +49,8 @@ type exact struct {
 	s   string // the same; texts of the record are parts of it
 	i   int    // what has been read
 	bad bool   // it is not of the form; nothing more is read
+
+	outline bool // see DecodeOutline
 }
 
 func (d *exact) record() *Record {
@@ -58,7 +69,11 @@ func (d *exact) record() *Record {
 	r.Gateway = d.gateway()
 	r.Caller = d.caller()
 	r.Policy = d.policy()
-	r.Input = d.raw(`,"input":`)
+	if d.outline {
+		d.skip(`,"input":`)
+	} else {
+		r.Input = d.raw(`,"input":`)
+	}
 	r.Decision = d.raw(`,"decision":`)
 	r.Class = d.class()
 	r.Label = d.label()
@@ -212,7 +227,11 @@ func (d *exact) placement() *Placement {
 	p.ChosenBecause = d.text(`,"chosen_because":`)
 	p.Others = d.int(`,"others_per_mille":`)
 	p.Usual = d.int(`,"usual_tokens":`)
-	p.Candidates = optEach(d, `,"candidates":[`, strings.Count(d.s[d.i:], `{"replica":`), (*exact).candidate)
+	if d.outline {
+		d.skip(`,"candidates":`)
+	} else {
+		p.Candidates = optEach(d, `,"candidates":[`, strings.Count(d.s[d.i:], `{"replica":`), (*exact).candidate)
+	}
 	p.Omitted = d.optNum(`,"omitted":`)
 	p.Excluded = d.excluded()
 	p.Considered = d.num(`,"considered":`)
@@ -448,15 +467,23 @@ func (d *exact) optNum(name string) int { return int(d.optInt(name)) }
 
 // raw reads a value that may be missing, as it is.
 func (d *exact) raw(name string) json.RawMessage {
-	if !d.is(name) {
+	from, end := d.skip(name)
+	if from == end {
 		return nil
 	}
-	end := endOfValue(d.b, d.i)
+	return json.RawMessage(d.s[from:end])
+}
+
+// skip passes over a value that may be missing, and says where it is.
+func (d *exact) skip(name string) (from, end int) {
+	if !d.is(name) {
+		return 0, 0
+	}
+	from, end = d.i, endOfValue(d.b, d.i)
 	if end < 0 {
 		d.fail()
-		return nil
+		return 0, 0
 	}
-	v := json.RawMessage(d.s[d.i:end])
 	d.i = end
-	return v
+	return from, end
 }

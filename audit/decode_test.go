@@ -24,6 +24,13 @@ func reads(t testing.TB, leaf []byte) bool {
 	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("read as\n%+v\nand not\n%+v\nof %s", got, want, leaf)
 	}
+	outline, ok := DecodeOutline(leaf)
+	if want.Input = nil; want.Placement != nil {
+		want.Placement.Candidates = nil
+	}
+	if !ok || !reflect.DeepEqual(outline, want) {
+		t.Fatalf("its outline is read as\n%+v, %v\nand not\n%+v\nof %s", outline, ok, want, leaf)
+	}
 	return true
 }
 
@@ -87,6 +94,8 @@ func TestOnlyTheExactFormIsRead(t *testing.T) {
 		{"a number with a zero before it", `"wall":`, `"wall":0`},
 		{"a number below the least", `"wall":`, `"wall":-99999999999999999999`},
 		{"minus zero", `"mono_ns":`, `"mono_ns":-0,"x":`},
+		{"the input stands twice", `,"input":`, `,"input":1,"input":`},
+		{"the candidates stand twice", `,"candidates":`, `,"candidates":[1],"candidates":`},
 		{"a fraction", `,"mono_ns":`, `.0,"mono_ns":`},
 		{"a reason stands twice", `"excluded":{`, `"excluded":{"a":1,"a":2,`},
 		{"a list of nothing where there is none", `"candidates":[`, `"candidates":[],"x":[`},
@@ -99,6 +108,9 @@ func TestOnlyTheExactFormIsRead(t *testing.T) {
 		}
 		if reads(t, changed) {
 			t.Errorf("%s: read all the same", c.what)
+		}
+		if _, ok := DecodeOutline(changed); ok {
+			t.Errorf("%s: its outline is read all the same", c.what)
 		}
 	}
 	for i := range leaf {

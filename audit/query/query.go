@@ -6,7 +6,6 @@ package query
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"iter"
 	"strings"
@@ -124,21 +123,14 @@ func (f *Filter) inherits() bool {
 }
 
 // needles are what must stand in the leaf of a record other than an outcome for
-// it to be wanted. To look for them costs far less than to decode it. A leaf is
-// written as encoding/json does without escaping for HTML.
+// it to be wanted. To look for them costs less than to decode it.
 func (f *Filter) needles() [][]byte {
 	var out [][]byte
 	for _, v := range []string{f.ID, f.Tenant, f.Subject, f.Class, f.Label, f.Model, f.Pool, f.Replica} {
 		if v == "" {
 			continue
 		}
-		var b bytes.Buffer
-		enc := json.NewEncoder(&b)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(v); err != nil {
-			continue // a string always encodes
-		}
-		out = append(out, bytes.TrimSpace(b.Bytes()))
+		out = append(out, audit.AppendText(nil, v))
 	}
 	return out
 }

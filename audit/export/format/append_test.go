@@ -167,3 +167,15 @@ func TestEventsAreUTF8WhateverTheRecordIs(t *testing.T) {
 		}
 	}
 }
+
+func TestALeafOfAnotherFormIsTheSameEvent(t *testing.T) {
+	for _, e := range events(t) {
+		other, err := NewEvent(e.Index, append(e.Leaf[:len(e.Leaf):len(e.Leaf)], ' '))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(other.Record, e.Record) {
+			t.Errorf("record %d with a space after it is %+v\nand without it %+v", e.Index, other.Record, e.Record)
+		}
+	}
+}

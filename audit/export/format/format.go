@@ -18,6 +18,7 @@ package format
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,16 +54,15 @@ func LeafHash(leaf []byte) tlog.Hash { return tlog.RecordHash(leaf) }
 // NewEvent decodes a leaf, but for what no format writes: the policy input and
 // the candidates of a placement are left out of the event's record.
 func NewEvent(index uint64, leaf []byte) (*Event, error) {
-	r, ok := audit.DecodeExact(leaf)
+	r, ok := audit.DecodeOutline(leaf)
 	if !ok {
 		r = new(audit.Record)
 		if err := json.Unmarshal(leaf, r, lenient); err != nil {
 			return nil, fmt.Errorf("decode record %d: %w", index, err)
 		}
-	}
-	r.Input = nil
-	if r.Placement != nil {
-		r.Placement.Candidates = nil
+		if r.Input = nil; r.Placement != nil {
+			r.Placement.Candidates = nil
+		}
 	}
 	return &Event{Index: index, Leaf: leaf, Hash: LeafHash(leaf), Record: r}, nil
 }
@@ -217,7 +217,9 @@ func (e *Event) summary() string {
 }
 
 // UID names the event: the same each time that it is sent, to whichever sink.
-func (e *Event) UID() string { return fmt.Sprintf("%s/%d", e.Record.Log.Origin, e.Index) }
+func (e *Event) UID() string {
+	return e.Record.Log.Origin + "/" + strconv.FormatUint(e.Index, 10)
+}
 
 // Time is when the record was appended.
 func (e *Event) Time() time.Time { return time.UnixMicro(e.Record.Time.Wall).UTC() }
