@@ -179,6 +179,30 @@ func TestALargeFleetIsWrittenInParts(t *testing.T) {
 	}
 }
 
+// A gateway that could write only the first part of what is whole begins anew.
+func TestPartsOfTwoStatesAreNoWhole(t *testing.T) {
+	part := func(state uint64, n, part, parts int) Event {
+		return Event{Action: Action, State: state, Full: true, Part: part, Parts: parts, At: at(0).UnixMicro(), Replicas: []Member{{N: n, Replica: fmt.Sprint("r", n), Pool: "general", At: at(0).UnixMicro()}}}
+	}
+	for _, c := range []struct {
+		claim  string
+		events []Event
+		want   []string
+	}{
+		{"two parts of one", []Event{part(1, 0, 1, 2), part(1, 1, 2, 2)}, []string{"0 r0 general", "1 r1 general"}},
+		{"the first of one and the second of another", []Event{part(1, 0, 1, 2), part(2, 1, 2, 2)}, nil},
+		{"a first part, and both of the next", []Event{part(1, 0, 1, 2), part(2, 1, 1, 2), part(2, 2, 2, 2)}, []string{"1 r1 general", "2 r2 general"}},
+		{"a second part alone", []Event{part(1, 1, 2, 2)}, nil},
+		{"a part twice", []Event{part(1, 0, 1, 3), part(1, 1, 2, 3), part(1, 1, 2, 3), part(1, 2, 3, 3)}, nil},
+	} {
+		b := &book{t: t}
+		b.write(c.events...)
+		if got, told := b.then(at(1)); told != (c.want != nil) || told && !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, told: %v; want %v", c.claim, got, told, c.want)
+		}
+	}
+}
+
 func TestWhatCouldNotBeWrittenIsWrittenLater(t *testing.T) {
 	b := &book{t: t}
 	b.see(at(0), replica("a:1", "r0", ""))

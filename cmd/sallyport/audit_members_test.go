@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -145,5 +146,69 @@ func TestExplainNamesWhoWasExcluded(t *testing.T) {
 	}
 	if f := s.Fleet; f == nil || !f.Told || len(f.Replicas) != 2 || f.Replicas[0].N != 0 || f.Replicas[0].Epoch != "e0" || f.Replicas[1].Region != "eu-2" || f.Replicas[1].Excluded != "draining" {
 		t.Errorf("fleet %+v", s.Fleet)
+	}
+}
+
+// TestAGatewaysFirstRecordsSayWhichReplicasThereAre builds one, with witnesses of
+// both kinds, and looks into its log before it serves and after.
+func TestAGatewaysFirstRecordsSayWhichReplicasThereAre(t *testing.T) {
+	w := newWorld(t)
+	cfg := secondGateway(t, w)
+	ed, pq := tlogtest.NewWitness(t, "ed.example/w"), tlogtest.NewMLDSAWitness(t, "pq.example/w")
+	cfg.Audit.Witnesses = tlog.Witnesses{Operator: "us.example", Quorum: 2}
+	for _, one := range []*tlogtest.Witness{ed, pq} {
+		server := httptest.NewServer(one)
+		t.Cleanup(server.Close)
+		cfg.Audit.Witnesses.List = append(cfg.Audit.Witnesses.List, tlog.Witness{URL: server.URL, Key: one.Key, Operator: server.URL})
+	}
+	if err := cfg.Audit.Witnesses.Check(); err != nil {
+		t.Fatal(err)
+	}
+	g, err := buildGateway(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found *roster.Event
+	for _, r := range tlogtest.Records(t, cfg.Audit.Dir, 0) {
+		if r.Kind == audit.KindFleet && roster.Is(r.Event) {
+			found = new(roster.Event)
+			if err := json.Unmarshal(r.Event, found); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if found == nil || !found.Full || len(found.Replicas) < 6 || found.Replicas[0].Excluded != string(routing.NoSVID) {
+		t.Errorf("before it serves the log has of the fleet: %+v", found)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.run(ctx) }()
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		known := 0
+		for _, r := range tlogtest.Records(t, cfg.Audit.Dir, 0) {
+			var e roster.Event
+			if r.Kind != audit.KindFleet || !roster.Is(r.Event) || json.Unmarshal(r.Event, &e) != nil || e.Full {
+				continue
+			}
+			for _, m := range e.Replicas {
+				if m.Epoch != "" && m.Excluded == "" {
+					known++
+				}
+			}
+		}
+		if known >= 6 && g.log.Anchors().Size > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d replicas are known to serve; anchors %+v", known, g.log.Anchors())
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	key := filepath.Join(w.dir, "audit.key.pub")
+	if out, code := output(t, "audit", "verify", cfg.Audit.Dir, "--key", key, "--witness", ed.Key, "--witness", pq.Key); code != 0 || !strings.Contains(out, "cosigned by ed.example/w, pq.example/w") {
+		t.Errorf("exit %d\n%s", code, out)
 	}
 }

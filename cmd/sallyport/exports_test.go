@@ -44,23 +44,31 @@ func TestEveryMetricOfASinkIsDocumentedAndNoOther(t *testing.T) {
 	metricsdoc.Check(t, "Export", all)
 }
 
-func TestAGatewayExportsWhatItWritesDown(t *testing.T) {
-	w := newWorld(t)
+// secondGateway is the configuration of another gateway of the world, with a log
+// of its own.
+func secondGateway(t *testing.T, w *demoWorld) gatewayConfig {
+	t.Helper()
 	cfg, err := loadGateway(filepath.Join(w.dir, "sallyport.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := os.ReadFile(cfg.Audit.KeyFile) // the demonstration's own log has locked the file
+	key, err := os.ReadFile(cfg.Audit.KeyFile) // the first one's log has locked the file
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := filepath.Join(t.TempDir(), "out.jsonl")
 	cfg.Audit.Dir, cfg.Audit.KeyFile = t.TempDir(), filepath.Join(t.TempDir(), "key")
 	cfg.Listen.Address, cfg.Admin.Address = "127.0.0.1:0", ""
-	cfg.Audit.Export = []export.SinkConfig{{Name: "file", Format: "ocsf", To: sink.Config{File: &sink.FileConfig{Path: out}}}}
 	if err := os.WriteFile(cfg.Audit.KeyFile, key, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return cfg
+}
+
+func TestAGatewayExportsWhatItWritesDown(t *testing.T) {
+	w := newWorld(t)
+	cfg := secondGateway(t, w)
+	out := filepath.Join(t.TempDir(), "out.jsonl")
+	cfg.Audit.Export = []export.SinkConfig{{Name: "file", Format: "ocsf", To: sink.Config{File: &sink.FileConfig{Path: out}}}}
 	g, err := buildGateway(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

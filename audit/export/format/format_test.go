@@ -197,3 +197,17 @@ func cpu(tb testing.TB) int64 {
 	}
 	return r.Utime.Nano() + r.Stime.Nano()
 }
+
+func TestWhichReplicasThereAreIsNoAlarm(t *testing.T) {
+	for event, want := range map[string]int{
+		`{"action":"members","state":1,"full":true}`: 1,
+		`{"action":"doubt","doubt":"over_claims"}`:   3,
+		`{"action":"members_of_something"}`:          3,
+		``:                                           3,
+	} {
+		e := &Event{Record: &audit.Record{Kind: audit.KindFleet, Event: json.RawMessage(event)}}
+		if got := e.Severity(); got != want {
+			t.Errorf("%s is of severity %d, want %d", event, got, want)
+		}
+	}
+}

@@ -59,7 +59,7 @@ func samples() []*audit.Record {
 	return []*audit.Record{
 		decision, &denied,
 		outcome(audit.StatusOK, 200), outcome(audit.StatusNotForwarded, 503), outcome(audit.StatusUnknownCrash, 0), outcome(audit.StatusError, 502),
-		own(audit.KindBoot, `{"clean":true}`), own(audit.KindHeartbeat, ""), own(audit.KindPolicy, `{"revision":"r42"}`), own(audit.KindFleet, `{"action":"doubt"}`),
+		own(audit.KindBoot, `{"clean":true}`), own(audit.KindHeartbeat, ""), own(audit.KindPolicy, `{"revision":"r42"}`), own(audit.KindFleet, `{"action":"doubt"}`), own(audit.KindFleet, `{"action":"members","state":1}`),
 		own(audit.KindAdmin, `{"action":"reload"}`), own(audit.KindAccess, `{"command":"query"}`), own(audit.KindSeal, `{}`), own(audit.KindExport, `{"action":"cursor"}`),
 		own("gap", `{}`), own("prune", `{}`), own("key_rotation", `{}`), own("something_new", `{}`),
 		{V: 1, Kind: audit.KindDenialSummary, ID: "d", Denials: []audit.DenialCount{{Prefix: "10.0.0.0/24", Code: "no_credential", Count: 3}}},

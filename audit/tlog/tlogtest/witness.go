@@ -3,6 +3,8 @@ package tlogtest
 import (
 	"bytes"
 	"crypto/rand"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -59,6 +61,22 @@ func (w *Witness) Cosign(checkpoint []byte) ([]byte, error) {
 	}
 	_, lines, _ := bytes.Cut(signed, []byte("\n\n"))
 	return lines, nil
+}
+
+// ServeHTTP answers as a witness does to add-checkpoint, that has nothing against
+// any checkpoint.
+func (w *Witness) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	_, checkpoint, _ := bytes.Cut(body, []byte("\n\n"))
+	var lines []byte
+	if err == nil {
+		lines, err = w.Cosign(checkpoint)
+	}
+	if err != nil {
+		http.Error(out, err.Error(), http.StatusBadRequest)
+		return
+	}
+	_, _ = out.Write(lines) // who has gone needs none
 }
 
 // Anchor has witnesses cosign the checkpoint of the closed log in dir, and keeps
