@@ -43,7 +43,7 @@ func (f *auditedFleet) register(t *testing.T, change func(entries map[string]map
 	for _, part := range []struct {
 		head  string
 		names []string
-	}{{"gateways", []string{"gateway", "second"}}, {"relays", []string{"r0", "r1"}}} {
+	}{{"gateways", []string{"gateway", "second"}}, {"relays", []string{"r0", "r1", "r2"}}} {
 		var lines []string
 		for _, name := range part.names {
 			if e := entries[name]; e != nil {
