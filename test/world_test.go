@@ -278,7 +278,7 @@ func awaitOK(t *testing.T, client *http.Client, url, token string) string {
 // denied.
 func recordsOf(t *testing.T, dir, id string) (decision, outcome *audit.Record) {
 	t.Helper()
-	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(startTime); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		for _, r := range tlogtest.Records(t, dir, 0) {
 			switch {
 			case r.ID != id:

@@ -320,7 +320,7 @@ func TestAppendGivesUpAtItsDeadline(t *testing.T) {
 			if _, err := l.Append(ctx, r); !errors.Is(err, audit.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("Append = %v", err)
 			}
-			if took := time.Since(start); took > 5*time.Second {
+			if took := time.Since(start); took > 30*time.Second {
 				t.Errorf("Append took %v", took)
 			}
 		})

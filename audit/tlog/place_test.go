@@ -80,7 +80,7 @@ func openQuietly(t *testing.T, cfg Config) *Log {
 // await fails the test if a log does not come to be as ok has it.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for a log that is %s", what)
 		}

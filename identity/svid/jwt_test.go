@@ -26,6 +26,7 @@ import (
 	"github.com/sallyport-ai/sallyport/identity/svid"
 	"github.com/sallyport-ai/sallyport/identity/workload"
 	"github.com/sallyport-ai/sallyport/identity/workload/workloadtest"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 const app = "spiffe://example.org/app"
@@ -269,7 +270,7 @@ func TestJWTKeysAreNotBelievedLongerThanTheProcessItself(t *testing.T) {
 		t.Errorf("an outage that has just begun: %v", err)
 	}
 	// The token outlives its expiry by the leeway, the gateway's SVID does not.
-	for until := time.Now().Add(4 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for until := time.Now().Add(await.Limit); ; time.Sleep(20 * time.Millisecond) {
 		_, err := parties.chain.Authenticate(t.Context(), bearer(token))
 		if errors.Is(err, identity.ErrUnavailable) {
 			break
@@ -281,7 +282,7 @@ func TestJWTKeysAreNotBelievedLongerThanTheProcessItself(t *testing.T) {
 	if err := parties.authority.Outage(false); err != nil {
 		t.Fatal(err)
 	}
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for until := time.Now().Add(await.Limit); ; time.Sleep(20 * time.Millisecond) {
 		if fresh, err := parties.client.FetchJWTSVID(t.Context(), jwtsvid.Params{Audience: "sallyport"}); err == nil {
 			if _, err = parties.chain.Authenticate(t.Context(), bearer(fresh.Marshal())); err == nil {
 				return
