@@ -129,15 +129,17 @@ func placement(q *Query, s Snapshot, eligible []scored, best int, because Becaus
 	return p
 }
 
-// kept are the candidates that the placement carries.
+// kept are copies of the candidates that the placement carries: a few must not keep
+// the whole snapshot in memory for as long as the request takes.
 func kept(q *Query, s Snapshot, eligible []scored, best int) []Scored {
 	if q.Strategy == Probabilistic {
 		eligible = cheapest(s, eligible, best)
 	}
-	out := make([]Scored, len(eligible))
+	out, own := make([]Scored, len(eligible)), make([]Candidate, len(eligible))
 	for i := range eligible {
 		e := &eligible[i]
-		out[i] = Scored{Candidate: &s.Candidates[e.index], CostNS: e.cost, PenaltyNS: e.penalty}
+		own[i] = s.Candidates[e.index]
+		out[i] = Scored{Candidate: &own[i], CostNS: e.cost, PenaltyNS: e.penalty}
 	}
 	return out
 }

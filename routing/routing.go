@@ -179,7 +179,7 @@ type Candidate struct {
 }
 
 // Snapshot is the candidates for one query. Place does not change it, and its
-// placement refers to it: nobody may change it afterwards.
+// placement holds copies, so that it may be used again.
 type Snapshot struct {
 	Candidates []Candidate
 }

@@ -86,6 +86,7 @@ type Fleet struct {
 	log   *slog.Logger
 
 	looks   sync.Pool     // of *lookup
+	views   sync.Pool     // of *view
 	changed chan struct{} // holds a value when there are new replicas to watch
 
 	// mu guards what follows and every field of a replica that says so. It is

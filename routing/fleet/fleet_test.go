@@ -366,7 +366,7 @@ func TestAPlacementIsMadeAnewIfTheChosenReplicaChangedMeanwhile(t *testing.T) {
 		look := f.look(&r)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		v := f.view(look.room(), &r, look)
+		v := f.view(&view{}, &r, look)
 		p, err := routing.Place(v.query, v.snapshot)
 		if err != nil {
 			t.Fatal(err)

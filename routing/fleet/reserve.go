@@ -94,7 +94,8 @@ func (f *Fleet) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 	}
 	look := f.look(&r)
 	defer f.looks.Put(look)
-	v := look.room()
+	v := f.room(look)
+	defer f.views.Put(v)
 	f.mu.RLock()
 	f.view(v, &r, look)
 	f.mu.RUnlock()
@@ -111,7 +112,8 @@ func (f *Fleet) commit(r *Request, look *lookup, v *view, p routing.Placement) (
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if v.replicas[p.Chosen].gen != v.gens[p.Chosen] {
-		v = f.view(look.room(), r, look)
+		v = f.view(f.room(look), r, look)
+		defer f.views.Put(v)
 		var err error
 		if p, err = routing.Place(v.query, v.snapshot); err != nil {
 			return nil, err
@@ -126,7 +128,7 @@ func (f *Fleet) Snapshot(r Request) (routing.Query, routing.Snapshot) {
 	defer f.looks.Put(look)
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	v := f.view(look.room(), &r, look)
+	v := f.view(&view{}, &r, look) // the caller keeps it
 	return v.query, v.snapshot
 }
 

@@ -94,3 +94,35 @@ func TestManyReserveAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// What a placement rested on is for its record, which is written later: by then the
+// fleet has looked at its replicas for others.
+func TestAPlacementStaysAsItWasMade(t *testing.T) {
+	f := watched(t, 24, [][]uint32{prompt(1, 500)})
+	for _, strategy := range []routing.Strategy{routing.Probabilistic, routing.Deterministic} {
+		r := ask(prompt(1, 500))
+		r.Strategy = strategy
+		first, err := f.Reserve(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var was []routing.Candidate
+		for _, c := range first.Placement.Candidates {
+			was = append(was, *c.Candidate)
+		}
+		for i := range 50 {
+			other := ask(prompt(uint64(i), 900))
+			res, err := f.Reserve(t.Context(), other)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Release()
+		}
+		for i, c := range first.Placement.Candidates {
+			if *c.Candidate != was[i] {
+				t.Fatalf("%s: %+v was %+v", strategy, *c.Candidate, was[i])
+			}
+		}
+		first.Release()
+	}
+}

@@ -91,10 +91,17 @@ type span struct {
 }
 
 // room is an empty view with room for as many replicas as there were when look was
-// made, so that room need not be made under a lock.
-func (look *lookup) room() *view {
-	v := &view{replicas: make([]*replica, 0, look.replicas), gens: make([]uint64, 0, look.replicas)}
-	v.snapshot.Candidates = make([]routing.Candidate, 0, look.replicas)
+// made, so that room need not be made under a lock. Whoever has placed a request by it
+// gives it back to f.views: of 1,000 replicas it takes 200 KiB.
+func (f *Fleet) room(look *lookup) *view {
+	v, _ := f.views.Get().(*view)
+	if v == nil {
+		v = &view{}
+	}
+	*v = view{
+		pools: v.pools[:0], replicas: slices.Grow(v.replicas[:0], look.replicas), gens: slices.Grow(v.gens[:0], look.replicas),
+		snapshot: routing.Snapshot{Candidates: slices.Grow(v.snapshot.Candidates[:0], look.replicas)},
+	}
 	return v
 }
 
