@@ -238,11 +238,13 @@ func (o *overheard) search(t *testing.T, a *aviary, onPurpose []string) {
 	}
 	look("what arrived at Kafka", held.Bytes(), 10_000, onPurpose)
 	look("the output of the gateway", []byte(o.gateway.output()), 100, nil)
+	tickets := 0 // all of them at one relay, as it may happen
 	for _, r := range o.replicas {
 		look("the output of a relay", []byte(r.relay.output()), 100, nil)
-		if len(r.served(t)) == 0 {
-			t.Errorf("the log of %s holds no ticket", r.id)
-		}
+		tickets += len(r.served(t))
+	}
+	if tickets == 0 {
+		t.Error("the logs of the relays hold no ticket")
 	}
 }
 
