@@ -61,7 +61,7 @@ func TestEveryFieldIsReadAsItWasWritten(t *testing.T) {
 
 func TestRecordsByChanceAreReadAsTheyWereWritten(t *testing.T) {
 	read, all := 0, 0
-	for seed := range uint64(3000) {
+	for seed := range uint64(600) {
 		var r Record
 		fill(reflect.ValueOf(&r).Elem(), drawn{rand.New(rand.NewPCG(seed, 8))})
 		leaf, err := Encode(&r)
@@ -73,7 +73,7 @@ func TestRecordsByChanceAreReadAsTheyWereWritten(t *testing.T) {
 			read++
 		}
 	}
-	if all < 1000 || read < all*3/4 { // the others hold JSON that is too deep
+	if all < 200 || read < all*3/4 { // the others hold JSON that is too deep
 		t.Errorf("%d of %d were read", read, all)
 	}
 }
@@ -132,10 +132,11 @@ func TestALeafWithAByteChangedIsReadAsItNowIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	with := []byte("\"\\,:{}[]019-.e nx\x00\x80")
 	for i := range leaf {
-		for _, c := range []byte("\"\\,:{}[]019-.e nx\x00\x80") {
+		for n := range 3 {
 			was := leaf[i]
-			leaf[i] = c
+			leaf[i] = with[(3*i+n)%len(with)]
 			reads(t, leaf)
 			leaf[i] = was
 		}
@@ -229,7 +230,7 @@ func BenchmarkDecode(b *testing.B) {
 }
 
 func TestATicketIsReadAsItWasWritten(t *testing.T) {
-	for seed := range uint64(500) {
+	for seed := range uint64(60) {
 		var s Served
 		fill(reflect.ValueOf(&s).Elem(), drawn{rand.New(rand.NewPCG(seed, 10))})
 		if seed == 0 {

@@ -187,15 +187,28 @@ func TestAFieldAloneIsEncodedAsItsTagSays(t *testing.T) {
 }
 
 func TestTextIsQuotedAsEncodingJSONDoes(t *testing.T) {
+	check := func(text string) {
+		t.Helper()
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(text); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := string(AppendText(nil, text)), strings.TrimSuffix(b.String(), "\n"); got != want {
+			t.Fatalf("%q is written as %s and not as %s", text, got, want)
+		}
+	}
 	for c := range 0x10000 + 0x100 {
-		agrees(t, fmt.Sprintf("U+%04X", c), &Record{ID: string(rune(c))})
+		check(string(rune(c)))
 	}
 	for c := range 0x100 {
 		one := string([]byte{byte(c)})
 		for at := range 20 { // in each place of a word
-			agrees(t, fmt.Sprintf("byte %02x at %d", c, at), &Record{ID: strings.Repeat("a", at) + one + strings.Repeat("z", 19-at)})
+			check(strings.Repeat("a", at) + one + strings.Repeat("z", 19-at))
 		}
-		agrees(t, fmt.Sprintf("byte %02x twice", c), &Record{ID: one + one, Reason: "é" + one})
+		check(one + one)
+		check("é" + one)
 	}
 }
 
@@ -294,7 +307,7 @@ func (d drawn) raw() json.RawMessage {
 
 func TestRecordsByChanceAreEncodedAsTheirTagsSay(t *testing.T) {
 	good := 0
-	for seed := range uint64(3000) {
+	for seed := range uint64(600) {
 		var r Record
 		fill(reflect.ValueOf(&r).Elem(), drawn{rand.New(rand.NewPCG(seed, 7))})
 		agrees(t, fmt.Sprint("seed ", seed), &r)
@@ -302,7 +315,7 @@ func TestRecordsByChanceAreEncodedAsTheirTagsSay(t *testing.T) {
 			good++
 		}
 	}
-	if good < 1000 {
+	if good < 200 {
 		t.Errorf("only %d could be encoded at all", good)
 	}
 }
