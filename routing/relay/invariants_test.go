@@ -2,12 +2,9 @@ package relay
 
 import (
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -541,25 +538,7 @@ func TestInvariant13GoldenBytes(t *testing.T) {
 	}
 	credited := 0
 	for _, file := range files {
-		var c struct {
-			Frames []string `json:"frames_hex"`
-		}
-		raw, err := os.ReadFile(file)
-		if err == nil {
-			err = json.Unmarshal(raw, &c)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		payload, err := hex.DecodeString(c.Frames[2])
-		if err != nil {
-			t.Fatal(err)
-		}
-		var d kvevents.Decoder
-		b, err := d.Decode(payload)
-		if err != nil {
-			t.Fatal(file, err)
-		}
+		b := captured(t, file)
 		want, hidden := 0, false
 		for i := range b.Events {
 			hidden = hidden || b.Events[i].SaltHidden

@@ -35,25 +35,7 @@ func TestADialectThatHidesTheSaltEarnsNoCredit(t *testing.T) {
 			}
 			sub, credited := newBeliever(t), 0
 			for _, file := range files {
-				var c struct {
-					Frames []string `json:"frames_hex"`
-				}
-				raw, err := os.ReadFile(file)
-				if err == nil {
-					err = json.Unmarshal(raw, &c)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				payload, err := hex.DecodeString(c.Frames[2])
-				if err != nil {
-					t.Fatal(err)
-				}
-				var d kvevents.Decoder
-				b, err := d.Decode(payload)
-				if err != nil {
-					t.Fatal(err)
-				}
+				b := captured(t, file)
 				m.apply(b)
 				sub.take(m.flush())
 				credited = max(credited, len(sub.credits()))
@@ -63,4 +45,29 @@ func TestADialectThatHidesTheSaltEarnsNoCredit(t *testing.T) {
 			}
 		})
 	}
+}
+
+// captured is the batch that an engine published, from a file of its frames.
+func captured(t *testing.T, file string) *kvevents.Batch {
+	t.Helper()
+	var c struct {
+		Frames []string `json:"frames_hex"`
+	}
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(raw, &c)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := hex.DecodeString(c.Frames[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d kvevents.Decoder
+	b, err := d.Decode(payload)
+	if err != nil {
+		t.Fatal(file, err)
+	}
+	return b
 }
