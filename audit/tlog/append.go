@@ -166,7 +166,7 @@ func (e *entry) finish(r *audit.Record) {
 	e.draft = nil
 }
 
-// enqueue gives the entry its index and time, and hands it to the workers.
+// enqueue gives the entry its index and time, and hands it to the commit loop.
 // The log's own records may pass a full queue and a closing log.
 func (l *Log) enqueue(e *entry, r *audit.Record, own bool) error {
 	if size := cap(e.leaf); size > maxPayload {
@@ -179,7 +179,7 @@ func (l *Log) enqueue(e *entry, r *audit.Record, own bool) error {
 	return err
 }
 
-// sequence also says whether to wake who gathers the next batch.
+// sequence also says whether it is worth waking someone.
 func (l *Log) sequence(e *entry, r *audit.Record, own bool) (tell bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,10 +222,16 @@ func (l *Log) admitLoose(now time.Time) bool {
 	return true
 }
 
-// signal wakes the worker that gathers.
+// signal wakes the commit loop, and its helper.
 func (l *Log) signal() {
+	tell(l.wake)
+	tell(l.ahead)
+}
+
+// tell wakes who waits, unless it has been told already.
+func tell(c chan<- struct{}) {
 	select {
-	case l.wake <- struct{}{}:
-	default: // it has been told already
+	case c <- struct{}{}:
+	default:
 	}
 }

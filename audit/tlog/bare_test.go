@@ -247,6 +247,7 @@ func BenchmarkEncodeChainTreeAndSign(b *testing.B) {
 		e.finish(&r)
 		buf = st.appendRecord(buf, e.leaf)
 		if i++; i%perBatch == 0 {
+			buf = st.appendSeal(buf, key)
 			if buf, err = st.appendTrailer(buf, key, st.tree.root(), 1); err != nil {
 				b.Fatal(err)
 			}

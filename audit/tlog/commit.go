@@ -14,27 +14,30 @@ import (
 	"github.com/sallyport-ai/sallyport/audit"
 )
 
-// writer is the part of a log that its two workers own.
-//
-// Whoever holds the baton gathers the next batch; whoever holds the disk writes
-// and syncs one. Which files these are changes only under both.
+// writer is the part of a log that belongs to its commit loop and to the helper
+// that gathers for it.
 type writer struct {
 	log *slog.Logger
 
-	baton         sync.Mutex   // guards what follows
-	key           *Key         // of the next batch
-	plan          plan         // where the next batch begins
-	last          *flight      // the batch before it
-	unplanned     *flight      // the same, while the plan lacks the state after its trailer
-	look          *time.Ticker // when to look for the files
-	due           bool         // it is time to
-	sealed, ended bool         // the last record has been appended; all is written
+	gathering sync.Mutex // guards what follows; comes before the log's mu
+	key       *Key       // of the next batch
+	plan      plan       // where the next batch begins
+	unplanned *flight    // the batch before it, while the plan lacks the state after its trailer
+	coming    *flight    // what has been gathered; nil if nothing has
+	free      []byte     // to gather in
+	missed    bool       // the helper came when there was nothing to sign
 
-	disk   chan struct{} // holds a token while no batch is being written; who has it owns what follows
-	main   *volume
-	mirror *volume     // nil without a second directory, and after it failed
-	failed *flight     // the batch that could not be written
-	tail   *flight     // the batch whose trailer is written and not synced
+	// What follows is the commit loop's own; the helper reads which segment is
+	// written to, and its key and size, which change under gathering.
+	main    *volume
+	mirror  *volume      // nil without a second directory, and after it failed
+	failed  *flight      // the batch that could not be written
+	tail    *flight      // the batch whose trailer is written and not synced
+	written []byte       // the buffer of the last batch
+	sealed  bool         // the record of an orderly shutdown has been appended
+	look    *time.Ticker // when to look for the files
+	due     bool         // it is time to
+
 	single atomic.Bool // whether mirror is nil; for anyone to read
 }
 
@@ -57,8 +60,6 @@ func (w *writer) open(cfg Config, rec *recovered, dirs []*lock) (err error) {
 			return errors.Join(err, w.main.close())
 		}
 	}
-	w.disk = make(chan struct{}, 1)
-	w.disk <- struct{}{}
 	w.look = time.NewTicker(cfg.CheckpointEvery)
 	return nil
 }
@@ -94,9 +95,8 @@ type flight struct {
 	full bool  // nothing more is to be added
 	roll bool  // not even the first record fits: the segment is full
 
-	err      error         // why it is not durable
-	mirrored bool          // in the second directory as well
-	answered chan struct{} // closed once all who wait for it have been told
+	err      error // why it is not durable
+	mirrored bool  // in the second directory as well
 }
 
 // fits says how many of the entries can be added to the batch, and how large
@@ -137,8 +137,7 @@ func (f *flight) sign() {
 	})
 }
 
-// seal ends what a batch says, and plans where the next begins. The caller holds
-// the baton and the disk.
+// seal ends what a batch says, and plans where the next begins.
 //
 // A batch after which another key signs is whole: whoever opens the log next may
 // not have the key that could check its seal.
@@ -154,14 +153,13 @@ func (l *Log) seal(f *flight) {
 		l.plan.end = f.from.end + int64(len(f.buf)) + trailerFrame
 		l.unplanned = f
 	}
-	l.last = f
 	if next != nil {
 		l.key, l.main.cur.full = next, true
 	}
 }
 
 // store makes a batch durable and signs it, in the second directory after the
-// first, so that it never holds more. The caller holds the disk.
+// first, so that it never holds more.
 //
 // The signature is made while the disk is busy with the records and their seal,
 // and written before the batch is acknowledged. It is synced with what comes
@@ -199,14 +197,13 @@ func (w *writer) store(f *flight) error {
 	return nil
 }
 
-// flush makes the last trailer durable, if it is not. The caller holds the baton
-// and the disk.
+// flush makes the last trailer durable, if it is not.
 func (l *Log) flush() {
 	if l.tail == nil {
 		return
 	}
 	if err := l.main.flush(); err != nil {
-		l.failed = &flight{err: err, answered: make(chan struct{})}
+		l.failed = &flight{err: err}
 		return
 	}
 	l.tail = nil
@@ -229,7 +226,7 @@ func (w *writer) dropMirror(err error) {
 	w.single.Store(true)
 }
 
-// settle makes a durable batch visible. The caller holds the disk.
+// settle makes a durable batch visible.
 func (l *Log) settle(f *flight) {
 	l.head.Store(&Head{Size: f.now.tree.size, Root: f.root, key: f.key})
 	if next := f.next(); next != nil {
@@ -257,7 +254,6 @@ func (l *Log) settle(f *flight) {
 
 // answer tells those who wait for a batch that it is durable.
 func (l *Log) answer(f *flight) {
-	defer close(f.answered)
 	for _, e := range f.entries[f.old:] {
 		var err error
 		if e.durable == audit.Strict2 && !f.mirrored {

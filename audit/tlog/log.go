@@ -209,8 +209,9 @@ type Log struct {
 	start time.Time
 	locks []*lock // of the key file, if there is one, then of the directories
 
-	head        atomic.Pointer[Head] // stored by who holds the disk
-	wake        chan struct{}        // tells the worker that gathers to look at the queue
+	head        atomic.Pointer[Head] // stored by the commit loop
+	wake        chan struct{}        // tells the commit loop to look at the queue
+	ahead       chan struct{}        // tells its helper
 	done        chan struct{}        // closed when all is written
 	stop        context.CancelFunc   // ends the background goroutines
 	bg          sync.WaitGroup
@@ -228,6 +229,7 @@ type Log struct {
 	queue      []*entry   // sequenced, not yet in a batch
 	queueBytes int
 	want       int         // how many of them are worth waking for
+	idle       bool        // the commit loop has nothing to write
 	next       uint64      // index of the next record
 	loose      []time.Time // of the bounded records let go before they were durable
 	closing    bool
@@ -238,7 +240,7 @@ type Log struct {
 	marking sync.Mutex // guards marks
 	marks   marks
 
-	writer // owned by the workers
+	writer
 }
 
 var _ audit.Appender = (*Log)(nil)
@@ -254,7 +256,7 @@ func Open(cfg Config) (*Log, error) {
 	}
 	l := &Log{
 		cfg: cfg, boot: uuid.NewString(), start: time.Now(),
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		wake: make(chan struct{}, 1), ahead: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	rec, err := l.prepare()
 	if err != nil {
@@ -267,10 +269,8 @@ func Open(cfg Config) (*Log, error) {
 	l.publishedSize.Store(rec.published)
 	l.begins.Store(rec.start)
 	l.head.Store(&Head{Size: before.size, Root: before.root(), key: cfg.Key})
-	var workers sync.WaitGroup
-	workers.Go(l.work)
-	workers.Go(l.work)
-	go func() { workers.Wait(); close(l.done) }()
+	go l.commitLoop()
+	l.bg.Go(l.gatherLoop)
 	if err := l.enterService(rec); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}

@@ -14,57 +14,45 @@ import (
 // more than it saves.
 const gatherAt = 16
 
-// work is one of the two workers. They take turns: while one writes and syncs a
-// batch, the other gathers the next, hashes it, and has it ready when the disk
-// is. One sync is under way at a time.
-func (l *Log) work() {
-	var buf []byte
+// commitLoop writes one batch after the other until the log is closed.
+func (l *Log) commitLoop() {
+	defer close(l.done)
 	for {
-		l.baton.Lock()
-		f := l.build(buf[:0])
-		l.baton.Unlock()
+		f := l.nextBatch()
 		if f == nil {
 			return
 		}
 		l.finish(f)
-		buf = f.buf
 	}
 }
 
-// build gathers the next batch until the disk is free for it, which the caller
-// then holds. It returns nil once the log is closed and all is written. The
-// caller holds the baton.
-//
-// Now and then it looks for the log's files, so that their loss shows before a
-// record is refused.
-func (l *Log) build(buf []byte) *flight {
-	if l.ended {
-		return nil
-	}
-	f := l.begin(buf)
-	for disk := l.disk; ; {
-		free := disk == nil
-		if free {
-			f = l.tend(f)
+// gatherLoop helps the commit loop: while that waits for the disk, it signs the
+// batch that is being synced, and gathers and hashes the next. It does nothing
+// that the commit loop would not do itself, if it came too late.
+func (l *Log) gatherLoop() {
+	for {
+		select {
+		case <-l.ahead:
+		case <-l.done:
+			return
 		}
-		closing := l.gather(f, free)
-		switch {
-		case free && len(f.entries) > 0:
-			f.whole = l.sealed // nothing may come after it to sync its trailer
-			l.seal(f)
+		l.gathering.Lock()
+		l.missed = l.unplanned == nil
+		l.gather(false)
+		l.gathering.Unlock()
+	}
+}
+
+// nextBatch is the next batch to write, or nil once the log is closed and all is
+// written. Now and then it looks for the log's files, so that their loss shows
+// before a record is refused.
+func (l *Log) nextBatch() *flight {
+	for waited := false; ; waited = true {
+		f, closed := l.takeOff(waited)
+		if f != nil || closed {
 			return f
-		case free && f.roll:
-			l.turn()
-			f = l.begin(f.buf[:0])
-			continue
-		case free && closing && l.end():
-			return nil
-		case free && closing:
-			continue
 		}
 		select {
-		case <-disk:
-			disk = nil
 		case <-l.wake:
 		case <-l.look.C:
 			l.due = true
@@ -72,25 +60,59 @@ func (l *Log) build(buf []byte) *flight {
 	}
 }
 
-// tend does what has to wait for the disk: it sees to the batch before if that
-// failed, and looks for the log's files. It returns the batch to gather on.
-func (l *Log) tend(f *flight) *flight {
-	if l.due {
+// takeOff is the batch that has been gathered, with what came since. Without one,
+// it says whether the log is closed.
+func (l *Log) takeOff(waited bool) (f *flight, closed bool) {
+	l.gathering.Lock()
+	defer l.gathering.Unlock()
+	if l.free == nil {
+		l.free, l.written = l.written, nil
+	}
+	for {
+		l.tend()
+		closing := l.gather(true)
+		f := l.coming
+		switch {
+		case len(f.entries) > 0:
+			l.coming = nil
+			f.whole = l.sealed // nothing may come after it to sync its trailer
+			l.seal(f)
+			if l.missed || !waited { // else who brought the record has told the helper
+				tell(l.ahead)
+			}
+			l.missed = false
+			return f, false
+		case f.roll:
+			l.turn()
+			l.coming = nil
+		case !closing:
+			return nil, false
+		case l.end():
+			return nil, true
+		}
+	}
+}
+
+// tend sees to the batch before, if that failed, and looks for the log's files.
+// What has been gathered may then stand on another state, in another segment, or
+// nowhere.
+func (l *Log) tend() {
+	if l.failed == nil && !l.due {
+		return
+	}
+	if l.coming != nil {
+		l.giveBack(l.coming)
+		l.coming = nil
+	}
+	if l.due && l.failed == nil {
 		l.due = false
-		if l.failed == nil && len(f.entries) == 0 {
-			l.flush() // else it is synced with what comes
-		}
-		if l.failed == nil {
-			l.lookForFiles()
-		}
+		l.flush()
 	}
-	if l.failed == nil {
-		return f
+	if l.failed != nil {
+		l.mend()
+		return
 	}
-	// It will stand on another state, and in another segment.
-	l.giveBack(f)
-	l.mend()
-	return l.begin(f.buf[:0])
+	l.lookForFiles()
 }
 
 // turn goes on in the next segment, once all of this one is durable.
@@ -104,34 +126,18 @@ func (l *Log) turn() {
 	}
 }
 
-// end has the log write its last record, of an orderly shutdown. Once that is
-// done it returns true. The caller has nothing to write, and holds the disk.
+// end has the log write its last record, of an orderly shutdown, and then returns
+// true. The caller has nothing else to write.
 func (l *Log) end() bool {
-	if l.last != nil {
-		<-l.last.answered
-		if l.waiting() {
-			return false // what it owes for those who had left
-		}
+	if l.sealed {
+		return true
 	}
-	if !l.sealed {
-		l.sealed = true
-		err := l.note(&audit.Record{Kind: audit.KindSeal, ID: audit.NewID(), Event: json.RawMessage(`{"reason":"shutdown"}`)})
-		if err == nil {
-			return false
-		}
-	}
-	l.ended = true
-	return true
+	l.sealed = true
+	err := l.note(&audit.Record{Kind: audit.KindSeal, ID: audit.NewID(), Event: json.RawMessage(`{"reason":"shutdown"}`)})
+	return err != nil
 }
 
-// waiting says whether there is something in the queue.
-func (l *Log) waiting() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.queue) > 0
-}
-
-// begin is a batch with nothing in it yet. The caller holds the baton.
+// begin is a batch with nothing in it yet. The caller holds gathering.
 func (l *Log) begin(buf []byte) *flight {
 	if before := l.unplanned; before != nil {
 		before.sign() // while it is being synced
@@ -139,7 +145,7 @@ func (l *Log) begin(buf []byte) *flight {
 	}
 	seg := l.main.cur
 	f := &flight{
-		buf: buf, from: l.plan, now: l.plan.state, key: l.key, answered: make(chan struct{}),
+		buf: buf, from: l.plan, now: l.plan.state, key: l.key,
 		room: seg.size - l.plan.end - maxHeaderBytes - frameHead - sealSize - trailerFrame,
 		left: min(maxBatchBytes, l.cfg.SegmentBytes/4),
 	}
@@ -153,10 +159,19 @@ func (l *Log) begin(buf []byte) *flight {
 	return f
 }
 
-// gather moves to the batch what waits for it and fits, and says whether the log
-// is closing. With the disk free it asks to be told of whatever comes next.
-func (l *Log) gather(f *flight, free bool) (closing bool) {
+// gather moves to the open batch what waits for it and fits, and says whether the
+// log is closing. With the disk free it asks to be told of whatever comes next.
+// The caller holds gathering.
+func (l *Log) gather(free bool) (closing bool) {
+	if l.coming == nil {
+		l.coming, l.free = l.begin(l.free[:0]), nil
+	}
+	f := l.coming
 	l.mu.Lock()
+	if !free && l.idle && len(l.queue) == 0 {
+		l.mu.Unlock()
+		return false // the commit loop waits to be told
+	}
 	n, size := f.fits(l.queue)
 	taken := len(f.entries)
 	f.entries = append(f.entries, l.queue[:n]...)
@@ -164,8 +179,9 @@ func (l *Log) gather(f *flight, free bool) (closing bool) {
 	clear(l.queue[rest:])
 	l.queue = l.queue[:rest]
 	l.queueBytes -= size
+	l.idle = free && len(f.entries) == 0
 	switch {
-	case free && len(f.entries) == 0:
+	case l.idle:
 		l.want = 1
 	case f.full:
 		l.want = math.MaxInt
@@ -191,21 +207,19 @@ func (l *Log) giveBack(f *flight) {
 	f.entries = nil
 }
 
-// finish writes a batch and answers those who wait for it. The caller holds the
-// disk, and the next batch gets it as soon as this one is visible.
+// finish writes a batch and answers those who wait for it.
 func (l *Log) finish(f *flight) {
 	if f.err = l.store(f); f.err != nil {
-		l.failed = f // who gathers the next batch sees to it
-		l.disk <- struct{}{}
+		l.failed = f
 		return
 	}
+	l.written = f.buf[:0]
 	l.settle(f)
-	l.disk <- struct{}{}
 	l.answer(f)
 }
 
 // lookForFiles halts the log if it has been displaced, and gives up a second
-// directory that has been. The caller holds the baton and the disk.
+// directory that has been.
 func (l *Log) lookForFiles() {
 	if err := l.main.check(); err != nil && l.Err() == nil {
 		l.halt(nil, err)
@@ -223,12 +237,10 @@ func (l *Log) lookForFiles() {
 
 // mend refuses the batch that failed and writes it to a new segment, so that the
 // tree does not fork; if that fails too, the log is halted. With it goes the batch
-// before whose trailer may be lost with the segment. The caller holds the baton
-// and the disk.
+// before whose trailer may be lost with the segment.
 func (l *Log) mend() {
 	failed, first := l.failed, l.failed
 	l.failed = nil
-	defer close(failed.answered)
 	if errors.Is(failed.err, errDisplaced) {
 		l.halt(failed.entries, failed.err) // a new segment would be made in a place that is not ours
 		return
@@ -242,7 +254,6 @@ func (l *Log) mend() {
 	l.plan, l.key, l.unplanned, l.tail = first.from, first.key, nil, nil
 	again, err := l.again(durable, failed.entries)
 	if err != nil {
-		l.last = failed
 		l.halt(failed.entries, err)
 		return
 	}
@@ -276,8 +287,7 @@ func (l *Log) nextSegment() error {
 	return l.roll()
 }
 
-// roll goes on in a new segment, in both directories. The caller holds the baton
-// and the disk.
+// roll goes on in a new segment, in both directories.
 func (l *Log) roll() error {
 	if err := l.main.roll(); err != nil {
 		return err

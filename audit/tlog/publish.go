@@ -25,7 +25,7 @@ const (
 
 // publishLoop keeps the published form of the log, tiles and checkpoint, up
 // with it. It reads the segments as any follower would, so that publishing
-// costs the workers nothing and can always be done again.
+// costs the commit loop nothing and can always be done again.
 func (l *Log) publishLoop(ctx context.Context, rec *recovered) {
 	p := &publisher{dir: l.cfg.Dir, reach: l.cfg.reach, start: rec.start}
 	p.reset()
@@ -171,7 +171,7 @@ func (p *publisher) read(l *Log, size uint64) error {
 			if b.at.next+uint64(i) != p.size {
 				continue // before where we stopped
 			}
-			if err := p.add(leaf); err != nil {
+			if err := p.add(leaf, b.leafHash(i)); err != nil {
 				return err
 			}
 		}
@@ -179,8 +179,8 @@ func (p *publisher) read(l *Log, size uint64) error {
 	return nil
 }
 
-// add takes in one leaf.
-func (p *publisher) add(leaf []byte) error {
+// add takes in one leaf, and its hash in the tree.
+func (p *publisher) add(leaf []byte, hash tlog.Hash) error {
 	p.bundle = binary.BigEndian.AppendUint16(p.bundle, uint16(len(leaf)))
 	p.bundle = append(p.bundle, leaf...)
 	p.size++
@@ -190,7 +190,7 @@ func (p *publisher) add(leaf []byte) error {
 		}
 		p.bundle, p.partial = p.bundle[:0], false
 	}
-	return p.push(0, tlog.RecordHash(leaf))
+	return p.push(0, hash)
 }
 
 // push adds a hash to the open tile of a level, and the root of a full tile to

@@ -51,7 +51,7 @@ type segment struct {
 	reserved bool // made of the space that was kept for when there is none
 }
 
-// volume writes the segments of one directory. Only who holds the disk uses it,
+// volume writes the segments of one directory. Only the commit loop uses it,
 // but for the goroutine that prepares the next segment.
 type volume struct {
 	dir    string
