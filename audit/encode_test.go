@@ -220,7 +220,7 @@ var raws = []string{
 	` `, `{`, `[`, `]`, `}`, `[}`, `{]`, `{"a"}`, `{"a":}`, `{"a":1`, `{"a":1,}`, `[1,]`, `[,1]`, `{,}`, `[1`, `1,2`, `1 2`, `{}{}`, `{1:2}`, `{a:1}`,
 	`"`, `"a`, `"\`, `"\x"`, `"\u12"`, `"\u12g4"`, `"\u123`, "\"\n\"", "\"\x00\"", "\"12345678\x1f\"", `-`, `01`, `1.`, `.5`, `1e`, `1e+`, `+1`, `- 1`, `--1`,
 	`nul`, `nulL`, `tru`, `truee`, `True`, `NaN`, `'a'`, `{"a":1 "b":2}`, `["a" "b"]`, `{"a",1}`, `[1:2]`, `{"a":1]`, `["a"}`, `1}`, `]1`, "\xef\xbb\xbf1",
-	`{"a":` + strings.Repeat("[", 64) + strings.Repeat("]", 65), "[" + strings.Repeat(`{"a":`, 64) + "1" + strings.Repeat("}", 65),
+	`{"a":` + strings.Repeat("[", 65) + strings.Repeat("]", 66), "[" + strings.Repeat(`{"a":`, 64) + "1" + strings.Repeat("}", 65),
 }
 
 func TestRawJSONIsCheckedAndCompactedAsEncodingJSONDoes(t *testing.T) {
