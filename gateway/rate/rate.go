@@ -8,6 +8,7 @@ package rate
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -63,9 +64,15 @@ type Table struct {
 	now func() time.Time
 
 	mu     sync.Mutex // guards what follows
-	full   map[Key]time.Time
+	own    buckets[Key]
 	groups map[string]int // buckets of each
-	shared map[string]time.Time
+	shared buckets[string]
+}
+
+// buckets are some, by what they are of: when each will be full.
+type buckets[K comparable] struct {
+	full map[K]time.Time
+	most int // that there were since the map was made
 }
 
 // NewTable returns a table of at most max buckets, 0 meaning [MaxBuckets], by a
@@ -78,7 +85,8 @@ func NewTable(max int, now func() time.Time) *Table {
 		now = time.Now
 	}
 	return &Table{
-		max: max, now: now, full: make(map[Key]time.Time), groups: make(map[string]int), shared: make(map[string]time.Time),
+		max: max, now: now, groups: make(map[string]int),
+		own: buckets[Key]{full: make(map[Key]time.Time)}, shared: buckets[string]{full: make(map[string]time.Time)},
 	}
 }
 
@@ -119,36 +127,36 @@ func (t *Table) Give(k Key, l Limit) {
 
 // at is when the bucket of k is full. The caller holds t.mu.
 func (t *Table) at(k Key, now time.Time) time.Time {
-	if at, own := t.full[k]; own {
+	if at, own := t.own.full[k]; own {
 		return at
 	}
 	if t.room(k.Group) {
 		return now
 	}
-	return t.shared[t.sharing(k.Group)]
+	return t.shared.full[t.sharing(k.Group)]
 }
 
 // put sets it, where at looked. The caller holds t.mu.
 func (t *Table) put(k Key, at time.Time) {
-	if _, own := t.full[k]; !own {
+	if _, own := t.own.full[k]; !own {
 		if !t.room(k.Group) {
-			t.shared[t.sharing(k.Group)] = at
+			t.shared.full[t.sharing(k.Group)] = at
 			return
 		}
 		t.groups[k.Group]++
 	}
-	t.full[k] = at
+	t.own.full[k] = at
 }
 
 // room reports whether a group may have one more bucket.
-func (t *Table) room(group string) bool { return t.groups[group] < t.max-len(t.full) }
+func (t *Table) room(group string) bool { return t.groups[group] < t.max-len(t.own.full) }
 
 // maxShared bounds the buckets that groups share; those of further ones share one.
 const maxShared = 4096
 
 // sharing is the group whose shared bucket a group has.
 func (t *Table) sharing(group string) string {
-	if _, there := t.shared[group]; !there && len(t.shared) >= maxShared {
+	if _, there := t.shared.full[group]; !there && len(t.shared.full) >= maxShared {
 		return ""
 	}
 	return group
@@ -160,18 +168,35 @@ const swept = 3
 
 // sweep forgets some buckets that are full.
 func (t *Table) sweep(now time.Time) {
-	n := 0
-	for k, at := range t.full {
-		if n++; n > swept {
-			return
-		}
-		if at.After(now) {
-			continue
-		}
-		delete(t.full, k)
+	t.own.sweep(now, func(k Key) {
 		if t.groups[k.Group]--; t.groups[k.Group] == 0 {
 			delete(t.groups, k.Group)
 		}
+	})
+	t.shared.sweep(now, func(string) {})
+}
+
+// sparse is how much of a map may be empty: a walk through it takes as long as when
+// it was fullest, however few are left.
+const sparse = 4
+
+// sweep forgets some that are full, and tells of each.
+func (b *buckets[K]) sweep(now time.Time, gone func(K)) {
+	b.most = max(b.most, len(b.full))
+	n := 0
+	for k, at := range b.full {
+		if n++; n > swept {
+			break
+		}
+		if !at.After(now) {
+			delete(b.full, k)
+			gone(k)
+		}
+	}
+	if b.most > sparse*(len(b.full)+swept) {
+		rest := make(map[K]time.Time, len(b.full))
+		maps.Copy(rest, b.full) // a clone would be as large as it is
+		b.full, b.most = rest, len(rest)
 	}
 }
 
@@ -179,5 +204,5 @@ func (t *Table) sweep(now time.Time) {
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.full)
+	return len(t.own.full)
 }

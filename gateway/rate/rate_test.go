@@ -131,6 +131,63 @@ func TestTheTableIsBoundedHoweverManyGroupsThereAre(t *testing.T) {
 	}
 }
 
+// A request takes no longer for how many there were once. The ratio was some 500
+// while the map was walked through that had held them.
+func TestWhatWasRememberedOnceCostsNothingLater(t *testing.T) {
+	now := noon
+	full, fresh := rate.NewTable(0, func() time.Time { return now }), rate.NewTable(0, func() time.Time { return now })
+	for i := range rate.MaxBuckets {
+		full.Take(rate.Key{Group: fmt.Sprint(i % 100), Name: fmt.Sprint(i)}, rate.Limit{PerSecond: 1, Burst: 1})
+	}
+	now = now.Add(time.Hour)
+	alice, limit := rate.Key{Group: "acme", Name: "alice"}, rate.Limit{PerSecond: 1000, Burst: 1e6}
+	took := func(table *rate.Table) time.Duration {
+		least := time.Hour
+		for range 20 { // whatever else the machine does meanwhile
+			began := time.Now()
+			for range 100 {
+				table.Take(alice, limit)
+			}
+			least = min(least, time.Since(began))
+		}
+		return least
+	}
+	for range rate.MaxBuckets {
+		full.Take(alice, limit)
+	}
+	if n := full.Len(); n != 1 {
+		t.Fatalf("%d buckets are remembered", n)
+	}
+	if after, before := took(full), took(fresh); after > 30*before {
+		t.Errorf("100 requests take %v, of a table that held nothing else ever %v", after, before)
+	}
+}
+
+// Those who had to share once do not hold up the place of others for ever.
+func TestASharedBucketIsForgottenToo(t *testing.T) {
+	now := noon
+	table := rate.NewTable(1, func() time.Time { return now })
+	limit := rate.Limit{PerSecond: 1, Burst: 2}
+	long := rate.Key{Group: "initech", Name: "batch"}
+	for range 1000 {
+		table.Take(long, rate.Limit{PerSecond: 0.001, Burst: 1000}) // it has the only room
+	}
+	for i := range 10_000 {
+		table.Take(rate.Key{Group: fmt.Sprint(i)}, limit)
+	}
+	now = now.Add(time.Minute)
+	for range 10_000 {
+		table.Take(long, limit)
+	}
+	for i := range 1000 {
+		for range 2 {
+			if _, ok := table.Take(rate.Key{Group: fmt.Sprint("new", i)}, limit); !ok {
+				t.Fatalf("group %d shares a bucket with others", i)
+			}
+		}
+	}
+}
+
 func TestALimitThatMeansNothingIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		limit rate.Limit
