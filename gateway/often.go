@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/gateway/rate"
@@ -43,7 +44,8 @@ func (x *exchange) knock() (answered func(error), err error) {
 	if limit == (rate.Limit{}) {
 		return func(error) {}, nil
 	}
-	door := rate.Key{Name: audit.SourcePrefix(source(x.r)).String()}
+	prefix := audit.SourcePrefix(source(x.r))
+	door := rate.Key{Group: network(prefix), Name: prefix.String()}
 	wait, ok := x.g.sources.Take(door, limit)
 	if !ok {
 		x.wait = wait
@@ -57,6 +59,20 @@ func (x *exchange) knock() (answered func(error), err error) {
 		}
 		x.g.sources.Give(door, limit)
 	}, nil
+}
+
+// network is what a prefix is a part of, so that whoever has very many of them takes
+// no room of others: IPv4 /16, IPv6 /32, the least that registries give to a network.
+func network(prefix netip.Prefix) string {
+	bits := 32
+	if prefix.Addr().Is4() {
+		bits = 16
+	}
+	wide, err := prefix.Addr().Prefix(bits)
+	if err != nil {
+		return "" // of a source without an IP address
+	}
+	return wide.String()
 }
 
 // withinRate refuses a caller that asks too often.

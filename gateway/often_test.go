@@ -3,8 +3,10 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"strings"
 	"sync"
@@ -175,6 +177,38 @@ func TestWhoIsNobodyIsSentAwayBeforeItsCredentialIsLookedAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.want(s.post("acme", chat(s.newMark())), http.StatusOK, "")
+}
+
+// An IPv6 network has millions of source prefixes, which are remembered apart.
+func TestANetworkOfVeryManyPrefixesHindersItselfAlone(t *testing.T) {
+	s, _ := serveLimited(t, Rates{Source: rate.Limit{PerSecond: 0.001, Burst: 2}})
+	s.g.sources = rate.NewTable(64, nil)
+	h := s.g.Handler()
+	ask := func(from string) int {
+		r := s.request(t.Context(), "", chat(s.newMark()))
+		r.RemoteAddr = "[" + from + "]:1234"
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	for i := range 1000 {
+		ask(fmt.Sprintf("2001:db8:%x:%x00::1", i>>8, i&255))
+	}
+	if got := ask("2001:db8:ffff:ff00::1"); got != http.StatusTooManyRequests {
+		t.Errorf("one more prefix of the network is told %d", got)
+	}
+	for i := range 8 {
+		for range 2 {
+			if got := ask(fmt.Sprintf("2a00:%x::1", i)); got != http.StatusUnauthorized {
+				t.Fatalf("another network, number %d, is told %d", i, got)
+			}
+		}
+	}
+	for _, odd := range []string{"::ffff:198.51.100.1", "fe80::1%eth0"} {
+		if got := ask(odd); got != http.StatusUnauthorized {
+			t.Errorf("%s is told %d", odd, got)
+		}
+	}
 }
 
 func TestATenantsCallersMayHaveALimitOfTheirOwn(t *testing.T) {
