@@ -247,6 +247,7 @@ func (l *Log) mend() {
 	}
 	l.log.Error("audit log write failed, going on in a new segment", "error", failed.err)
 	failed.refuse(failed.err)
+	_ = l.main.poison(failed.err) // also if it was no write that failed: what the segment ends with is replaced
 	var durable []*entry
 	if l.tail != nil {
 		first, durable = l.tail, l.tail.entries

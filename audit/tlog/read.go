@@ -182,7 +182,11 @@ func (f *follower) read(yield func(Entry, error) bool) error {
 			return nil
 		}
 		if err != nil {
-			return err
+			moved, moveErr := f.replaced()
+			if moveErr != nil || !moved {
+				return errors.Join(err, moveErr)
+			}
+			continue
 		}
 		for i, leaf := range b.leaves {
 			if b.at.next+uint64(i) != f.next {
@@ -194,6 +198,27 @@ func (f *follower) read(yield func(Entry, error) bool) error {
 			}
 		}
 	}
+}
+
+// replaced goes on in a segment that replaces the end of the one being read, if
+// there is one. It begins with the batch that was durable last, if its trailer was
+// not, and that had been read by then: so no header states the chain that the
+// reader has reached.
+func (f *follower) replaced() (bool, error) {
+	segs, err := listSegments(f.dir)
+	if err != nil || len(segs) == 0 {
+		return false, err
+	}
+	w, err := walkNear(f.dir, segs, f.next)
+	if err != nil {
+		return false, err
+	}
+	if w.pos.segment <= f.w.pos.segment || !w.cur.header.Poisoned {
+		return false, w.Close()
+	}
+	f.close()
+	f.w = w
+	return true, nil
 }
 
 // isTorn says whether an error is only the end of what is complete.
@@ -214,7 +239,11 @@ func walkNear(dir string, segs []int, index uint64) (*walker, error) {
 			return nil, fmt.Errorf("close segment: %w", err)
 		}
 		if h.Size <= index {
-			return walkFrom(dir, segs[i+1:], at)
+			w, err := walkFrom(dir, segs[i+1:], at)
+			if err == nil {
+				w.cur.header = h
+			}
+			return w, err
 		}
 	}
 	r, err := openSegment(dir, segs[0])

@@ -3,6 +3,7 @@ package tlog
 import (
 	"bytes"
 	"crypto/hmac"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -334,12 +335,20 @@ func ends(data []byte) (found []span) {
 			return found
 		}
 		at, size := from+i, frameHead+trailerSize
+		if from = at + 1; !mayCount(data[at:]) {
+			continue
+		}
 		if bytes.HasPrefix(data[at:], sealMark) {
 			size = frameHead + sealSize
 		}
 		found = append(found, span{at, at + size})
-		from = at + 1
 	}
+}
+
+// mayCount says whether what looks like a frame has the sequence of one. The
+// sequence of a record can itself look like a mark; chain follows on it then.
+func mayCount(frame []byte) bool {
+	return len(frame) < 16 || binary.LittleEndian.Uint64(frame[8:])>>maxTreeHeight == 0
 }
 
 // bytesFrom counts the bytes of a segment from an offset to its last that is
@@ -360,7 +369,9 @@ func (rec *recovered) apply(dir string) error {
 			return fmt.Errorf("drop unfinished segment: %w", err)
 		}
 	}
-	if !rec.clean && rec.last >= 0 {
+	// The log signs checkpoints of what is durable. That a run ended in order does
+	// not say so of its last batch.
+	if rec.last >= 0 && (!rec.clean || rec.published < rec.state.tree.size) {
 		if err := resync(segmentPath(dir, rec.last), rec.ends[rec.last], rec.trailer); err != nil {
 			return err
 		}
