@@ -1,6 +1,7 @@
 package tlog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -145,7 +146,7 @@ func (l *Log) seal(f *flight) {
 	next := f.next()
 	if f.whole = f.whole || next != nil; f.whole {
 		f.sign()
-		f.buf = append(f.buf, f.trailer...)
+		f.buf, f.err = append(f.buf, f.trailer...), cmp.Or(f.err, f.unsigned)
 		l.plan = plan{f.after, f.from.end + int64(len(f.buf))}
 		l.unplanned = nil
 	} else {
@@ -175,7 +176,7 @@ func (w *writer) store(f *flight) error {
 	w.tail = nil // its trailer is durable now
 	f.sign()
 	if f.unsigned != nil {
-		return f.unsigned
+		return w.main.poison(f.unsigned) // what is in it now is not to be followed
 	}
 	if err := w.main.follow(f); err != nil {
 		return err

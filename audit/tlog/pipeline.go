@@ -61,7 +61,8 @@ func (l *Log) nextBatch() *flight {
 }
 
 // takeOff is the batch that has been gathered, with what came since. Without one,
-// it says whether the log is closed.
+// it says whether the log is closed. The caller says if it had to wait for a
+// record.
 func (l *Log) takeOff(waited bool) (f *flight, closed bool) {
 	l.gathering.Lock()
 	defer l.gathering.Unlock()
