@@ -101,8 +101,12 @@ func (t *Table) Take(k Key, l Limit) (wait time.Duration, ok bool) {
 	now := t.now()
 	t.sweep(now)
 	at := t.at(k, now)
-	if at.Before(now) {
+	switch empty := now.Add(l.depth()); {
+	case at.Before(now):
 		at = now
+	case at.After(empty): // by a limit that has been raised since
+		at = empty
+		t.put(k, at)
 	}
 	at = at.Add(l.every())
 	if over := at.Sub(now) - l.depth(); over > 0 {

@@ -55,6 +55,36 @@ func TestACallerHasItsBurstAndThenItsRate(t *testing.T) {
 	}
 }
 
+// Limits change while a gateway serves: who has spent a small one does not have to
+// wait it out under one that is larger.
+func TestALimitThatIsRaisedHoldsAtOnce(t *testing.T) {
+	now := noon
+	table := rate.NewTable(0, func() time.Time { return now })
+	alice, small, large := rate.Key{Group: "acme", Name: "alice"}, rate.Limit{PerSecond: 0.001, Burst: 1000}, rate.Limit{PerSecond: 10, Burst: 5}
+	for range small.Burst {
+		table.Take(alice, small)
+	}
+	wait, ok := table.Take(alice, large)
+	if ok || wait != 100*time.Millisecond {
+		t.Errorf("of an empty bucket: told %v, to wait %v", ok, wait)
+	}
+	for _, step := range []struct {
+		after time.Duration
+		want  int
+	}{{99 * time.Millisecond, 0}, {time.Millisecond, 1}, {time.Second, 5}} {
+		now = now.Add(step.after)
+		got := 0
+		for ; ; got++ {
+			if _, ok := table.Take(alice, large); !ok {
+				break
+			}
+		}
+		if got != step.want {
+			t.Errorf("after %v more: %d, want %d", step.after, got, step.want)
+		}
+	}
+}
+
 // Over any time no caller gets more than its burst and what its rate gives
 // meanwhile, whatever others do, however small the table, and whatever is forgotten.
 func TestNobodyGetsMoreThanItsShare(t *testing.T) {
