@@ -32,11 +32,18 @@ func (f *forward) finding(code Code, k key, format string, args ...any) Finding 
 	}
 }
 
-// each gives take the records of a log. One that cannot be read is a finding.
+// each gives take the records of a log that no other copy of it had. One that
+// cannot be read is a finding.
 func (r *run) each(l Log, s *span, take func(index uint64, rec *leaf)) error {
 	for e, err := range l.Records {
 		if err != nil {
 			return err
+		}
+		if again, same := s.again(e); again {
+			if !same {
+				r.fault(Finding{Code: Forked, Log: l.Origin, Index: e.Index, Detail: "another copy of the log has another record there"})
+			}
+			continue
 		}
 		rec, err := read(e.Leaf)
 		if err != nil {
@@ -51,7 +58,7 @@ func (r *run) each(l Log, s *span, take func(index uint64, rec *leaf)) error {
 
 // relay takes in a relay's log.
 func (r *run) relay(l Log, s *span) error {
-	own, texts := "", make(map[string]string)
+	own, texts := s.Replica, make(map[string]string) // of another copy
 	intern := func(t string) string {
 		if _, ok := texts[t]; !ok {
 			t = strings.Clone(t) // and not all of its leaf
@@ -118,8 +125,7 @@ func (r *run) take(f *forward, v *audit.Served, own string) {
 // gateway holds a gateway's log against the forwards.
 func (r *run) gateway(l Log, s *span) error {
 	r.gateways[l.Origin] = s
-	open := make(map[key]*Attempt)
-	err := r.each(l, s, func(index uint64, rec *leaf) {
+	return r.each(l, s, func(index uint64, rec *leaf) {
 		if rec.Kind != audit.KindDecision && rec.Kind != audit.KindOutcome {
 			return
 		}
@@ -128,13 +134,13 @@ func (r *run) gateway(l Log, s *span) error {
 		case err != nil:
 			r.fault(Finding{Code: Malformed, Log: l.Origin, Index: index, ID: rec.ID, Time: rec.at(), Detail: err.Error()})
 		case rec.Kind == audit.KindOutcome:
-			a := open[k]
+			a := s.open[k]
 			if a == nil {
 				return // of a listing, or its decision is gone or outside the window
 			}
-			delete(open, k)
+			delete(s.open, k)
 			a.Outcome, a.Answered = rec.Status, rec.answered()
-			r.settle(l, k, a, l.Size > 0 && index >= l.Size)
+			r.settle(k, a, l.Size > 0 && index >= l.Size)
 		case rec.Status != audit.StatusAllowed:
 			r.refused(l, k)
 		case rec.Placement != nil:
@@ -142,17 +148,10 @@ func (r *run) gateway(l Log, s *span) error {
 				r.report.Outside++
 			}
 			if r.near(rec.at()) {
-				open[k] = attemptOf(l, index, rec)
+				s.open[k] = attemptOf(l, index, rec)
 			}
 		}
 	})
-	if err != nil {
-		return err
-	}
-	for k, a := range open {
-		r.settle(l, k, a, true)
-	}
-	return nil
 }
 
 func attemptOf(l Log, index uint64, rec *leaf) *Attempt {
@@ -197,11 +196,11 @@ func (r *run) refused(l Log, k key) {
 
 // settle judges one attempt: a is whole, or has no outcome. What is late was
 // written when the relays' logs had been read.
-func (r *run) settle(l Log, k key, a *Attempt, late bool) {
+func (r *run) settle(k key, a *Attempt, late bool) {
 	judged := r.within(a.Time)
 	relay := r.relays[a.Replica]
 	a.Covered = relay != nil && !late && (!relay.Pruned || a.Time.After(relay.From))
-	if f := r.forwards[k]; f != nil && f.of == l.Origin && !f.matched {
+	if f := r.forwards[k]; f != nil && f.of == a.Log && !f.matched {
 		f.matched, a.Forwarded, a.ServedBy = true, true, f.own
 		r.compare(k, a, f)
 	}

@@ -13,6 +13,9 @@
 // A time window says only which of them are judged; what they are matched with
 // may lie an hour to either side of it.
 //
+// A log may be given more than once, as its directory and an excerpt of it. Each
+// of its records counts once; two that have one index and differ are a fork.
+//
 // A decision whose outcome says that the replica answered must have its
 // forward. One that ended otherwise may have one: a gateway cannot know how far
 // a request got when its connection broke, or when it was killed itself.
@@ -26,6 +29,7 @@ package reconcile
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"iter"
 	"slices"
@@ -72,6 +76,7 @@ const (
 	ForwardUnlisted        Code = "forward_of_unlisted_log"  // the fleet register knows no such gateway
 	DecisionWithoutForward Code = "decision_without_forward" // the replica answered, and its relay's log does not hold it
 	Malformed              Code = "malformed_record"
+	Forked                 Code = "forked_log" // a log was given twice, and the copies differ in a record
 
 	UndecidedDecisionPruned Code = "decision_pruned"        // the gateway's log begins after the forward
 	UndecidedForwardPruned  Code = "forward_pruned"         // the relay's log begins after the decision
@@ -105,7 +110,7 @@ type Report struct {
 	Outside   int          `json:"outside"`   // forwards and such attempts that were not judged, being of another time
 	Faults    map[Code]int `json:"faults"`
 	Undecided map[Code]int `json:"undecided"`
-	Logs      []Coverage   `json:"logs"` // of gateways and relays, in the order given
+	Logs      []Coverage   `json:"logs"` // of relays and gateways, each once
 	// Findings are the first of each code, faults before what is undecided.
 	Findings []Finding `json:"findings"`
 }
@@ -176,7 +181,7 @@ type run struct {
 	forwards map[key]*forward
 	relays   map[string]*span // by replica
 	gateways map[string]*span // by origin
-	spans    []*span
+	spans    []*span          // of all logs
 	perCode  map[Code]int
 }
 
@@ -187,16 +192,29 @@ func Run(gateways, relays []Log, o Options) (*Report, error) {
 		o: o, report: &Report{Faults: make(map[Code]int), Undecided: make(map[Code]int), Findings: []Finding{}},
 		forwards: make(map[key]*forward), relays: make(map[string]*span), gateways: make(map[string]*span), perCode: make(map[Code]int),
 	}
+	copies := make(map[string]int)
+	for _, l := range slices.Concat(relays, gateways) {
+		copies[l.Origin]++
+	}
 	for _, l := range relays {
-		s := r.begin(l)
+		s := r.begin(l, copies[l.Origin] > 1)
 		if err := r.relay(l, s); err != nil {
 			return nil, fmt.Errorf("relay log %s: %w", l.Origin, err)
 		}
 	}
+	for _, s := range r.spans {
+		s.join()
+	}
 	for _, l := range gateways {
-		s := r.begin(l)
+		s := r.begin(l, copies[l.Origin] > 1)
 		if err := r.gateway(l, s); err != nil {
 			return nil, fmt.Errorf("gateway log %s: %w", l.Origin, err)
+		}
+	}
+	for _, s := range r.gateways {
+		s.join()
+		for k, a := range s.open {
+			r.settle(k, a, true)
 		}
 	}
 	r.unmatched()
@@ -232,9 +250,15 @@ func (r *run) note(counts map[Code]int, f Finding, undecided bool) {
 	}
 }
 
-// begin starts on a log.
-func (r *run) begin(l Log) *span {
-	s := &span{Coverage: Coverage{Origin: l.Origin}}
+// begin starts on a log, or on another copy of one.
+func (r *run) begin(l Log, copies bool) *span {
+	if i := slices.IndexFunc(r.spans, func(s *span) bool { return s.Origin == l.Origin }); i >= 0 {
+		return r.spans[i]
+	}
+	s := &span{Coverage: Coverage{Origin: l.Origin}, open: make(map[key]*Attempt)}
+	if copies {
+		s.copied, s.times = make(map[uint64]digest), make(map[uint64]time.Time)
+	}
 	r.spans = append(r.spans, s)
 	return s
 }
@@ -242,17 +266,60 @@ func (r *run) begin(l Log) *span {
 // span is what has been seen of a log.
 type span struct {
 	Coverage
-	lax     bool       // it lets some decisions go before they are durable
-	crashes []interval // from the last record before a start that was not clean, to that start
+	last    uint64            // index of its last record
+	lax     bool              // it lets some decisions go before they are durable
+	crashes []interval        // from the last record before a start that was not clean, to that start
+	open    map[key]*Attempt  // a gateway's decisions without an outcome so far
+	copied  map[uint64]digest // its records so far, where it is given more than once
+	times   map[uint64]time.Time
 }
 
 type interval struct{ from, to time.Time }
+
+type digest [sha256.Size]byte
+
+// again says whether another copy of the log had that record, and whether it was
+// the same.
+func (s *span) again(e tlog.Entry) (again, same bool) {
+	if s.copied == nil {
+		return false, false
+	}
+	now := digest(sha256.Sum256(e.Leaf))
+	before, again := s.copied[e.Index]
+	if !again {
+		s.copied[e.Index] = now
+	}
+	return again, before == now
+}
+
+// join says from when on the log is there without a hole, if it was given in
+// pieces: what is before that is matched, and missed as little as what was pruned.
+func (s *span) join() {
+	if s.copied == nil || len(s.times) == 0 {
+		return
+	}
+	first := s.last
+	s.From = s.times[first]
+	for first > 0 {
+		if _, ok := s.copied[first-1]; !ok {
+			break
+		}
+		first--
+		if at, ok := s.times[first]; ok { // else it could not be read
+			s.From = at
+		}
+	}
+	s.Pruned = first > 0
+}
 
 // see takes one record into account.
 func (s *span) see(index uint64, l *leaf, within func(time.Time) bool) {
 	at := l.at()
 	if s.From.IsZero() {
 		s.From, s.Pruned = at, index > 0
+	}
+	if s.times != nil {
+		s.times[index] = at
 	}
 	if l.Kind == audit.KindBoot && !s.To.IsZero() && !l.clean {
 		s.crashes = append(s.crashes, interval{s.To, at})
@@ -266,7 +333,9 @@ func (s *span) see(index uint64, l *leaf, within func(time.Time) bool) {
 	if l.Kind == audit.KindGap && within(at) {
 		s.Gaps = append(s.Gaps, Gap{at, l.reason})
 	}
-	s.To, s.Sealed = at, l.Kind == audit.KindSeal
+	if index >= s.last { // a copy may be of what was before
+		s.last, s.To, s.Sealed = index, at, l.Kind == audit.KindSeal
+	}
 }
 
 // lost says whether a decision of that time may have been lost in a crash.

@@ -117,6 +117,11 @@ func (w *writer) pruned(n int) *writer {
 	return w
 }
 
+// piece is the log from one record to before another.
+func (w *writer) piece(from, to int) *writer {
+	return &writer{t: w.t, origin: w.origin, first: w.first + uint64(from), leaves: w.leaves[from:to]}
+}
+
 // later makes what follows happen later.
 func (w *writer) later(d time.Duration) *writer { w.at = w.at.Add(d); return w }
 
@@ -316,6 +321,47 @@ func logs(writers []*writer) (out []Log) {
 		out = append(out, w.log())
 	}
 	return out
+}
+
+// TestALogThatIsGivenTwiceCountsOnce gives logs as whole and in pieces.
+func TestALogThatIsGivenTwiceCountsOnce(t *testing.T) {
+	a, b := uuid.NewString(), uuid.NewString()
+	g := newLog(t, gatewayA).boot("g", true).answered(a, 1, r0).answered(b, 1, r0)
+	r := newLog(t, "example.org/relay/r0").boot(r0, true).serve(a, 1).serve(b, 1)
+	other := newLog(t, gatewayA).boot("g", true).answered(a, 1, r0).answered(b, 1, r0)
+	foreign := newLog(t, r.origin).boot(r0, true).serve(a, 1).serve(b, 1, by(r1))
+	foreign.leaves[0], foreign.leaves[1] = r.leaves[0], r.leaves[1]
+	for name, c := range map[string]struct {
+		gateways, relays  []*writer
+		matched, unseen   int
+		faults, undecided map[Code]int
+	}{
+		"a gateway's, whole":              {gateways: []*writer{g, g}, relays: []*writer{r}, matched: 2},
+		"a relay's, whole":                {gateways: []*writer{g}, relays: []*writer{r, r}, matched: 2},
+		"both, in pieces":                 {gateways: []*writer{g.piece(0, 3), g.piece(2, 5)}, relays: []*writer{r.piece(1, 3), r.piece(0, 2)}, matched: 2},
+		"cut between decision and answer": {gateways: []*writer{g.piece(0, 4), g}, relays: []*writer{r.piece(0, 2)}, matched: 1, faults: map[Code]int{DecisionWithoutForward: 1}},
+		"with a hole":                     {gateways: []*writer{g.piece(0, 1), g.piece(4, 5)}, relays: []*writer{r}, undecided: map[Code]int{UndecidedDecisionPruned: 2}},
+		"a relay's with a hole":           {gateways: []*writer{g}, relays: []*writer{r.piece(0, 1), r.piece(2, 3)}, matched: 1, undecided: map[Code]int{UndecidedForwardPruned: 1}},
+		"that differ in a record":         {gateways: []*writer{g, other}, relays: []*writer{r}, matched: 2, faults: map[Code]int{Forked: 1}},
+		"whose relay is known from before": {
+			gateways: []*writer{g}, relays: []*writer{r.piece(0, 2), foreign}, matched: 2,
+			faults: map[Code]int{ForwardForeign: 1, ForwardElsewhere: 1},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			report, err := Run(logs(c.gateways), logs(c.relays), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !maps.Equal(report.Faults, c.faults) || !maps.Equal(report.Undecided, c.undecided) || report.Matched != c.matched || report.Unseen != c.unseen {
+				t.Errorf("%d matched, %d unseen, faults %v, undecided %v; want %d, %d, %v, %v\n%v",
+					report.Matched, report.Unseen, report.Faults, report.Undecided, c.matched, c.unseen, c.faults, c.undecided, report.Findings)
+			}
+			if len(report.Logs) != 2 {
+				t.Errorf("coverage of %d logs, want 2", len(report.Logs))
+			}
+		})
+	}
 }
 
 func TestWhatIsAnsweredWhileLogsAreReadIsNotMissed(t *testing.T) {
