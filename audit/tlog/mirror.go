@@ -13,8 +13,20 @@ import (
 // mirrorHead returns how far the second directory has got. The first must
 // extend it: batches are written to the first directory first, so that it was
 // overtaken cannot come from a crash.
-func mirrorHead(dir, tiles string, key *Key) (heldCheckpoint, error) {
-	rec, err := recoverLog(dir, tiles, key)
+//
+// It may have failed, or the power have gone, before the key was changed: the
+// first directory then tells to which.
+func mirrorHead(dir, first string, key *Key) (heldCheckpoint, error) {
+	rec, err := recoverLog(dir, first, key)
+	var fault *Fault
+	if errors.As(err, &fault) && fault.Code == KeyMismatch {
+		main, mainErr := recoverLog(first, first, key)
+		if mainErr != nil {
+			return heldCheckpoint{}, mainErr
+		}
+		rec = &recovered{later: main.rotations}
+		err = rec.recover(dir, first, key)
+	}
 	if err != nil {
 		return heldCheckpoint{}, fmt.Errorf("second directory: %w", err)
 	}

@@ -84,20 +84,21 @@ func (l *Log) prunable(segs []int, o PruneOptions) (uint64, error) {
 	published := l.publishedSize.Load()
 	var size uint64
 	for i := 1; i < len(segs)-1; i++ {
-		r, err := openSegment(l.cfg.Dir, segs[i])
+		h, first, err := beginning(l.cfg.Dir, segs[i])
 		if err != nil {
-			return 0, err
-		}
-		h := r.header
-		first, err := r.next()
-		if err := errors.Join(err, r.Close()); err != nil {
+			if replaced, nextErr := isReplaced(l.cfg.Dir, segs[i+1], h); replaced || nextErr != nil {
+				if nextErr != nil {
+					return 0, fmt.Errorf("prune: %w", errors.Join(err, nextErr))
+				}
+				continue
+			}
 			return 0, fmt.Errorf("prune: %w", err)
 		}
 		switch {
 		case h.Poisoned: // the segment before it is part of what it says
 			continue
 		case h.Size > published, o.Below > 0 && h.Size > o.Below:
-		case !o.Before.IsZero() && time.UnixMicro(first.trailer.wall).After(o.Before):
+		case !o.Before.IsZero() && time.UnixMicro(first.wall).After(o.Before):
 		default:
 			if h.Size > 0 {
 				size = h.Size
@@ -113,6 +114,30 @@ func (l *Log) prunable(segs []int, o PruneOptions) (uint64, error) {
 	return size, l.checkEdge(segs, size)
 }
 
+// beginning reads a segment's header and the trailer of its first batch. If only
+// the second cannot be read, the header is returned with the error.
+func beginning(dir string, number int) (header, trailer, error) {
+	r, err := openSegment(dir, number)
+	if err != nil {
+		return header{}, trailer{}, err
+	}
+	first, err := r.next()
+	if err := errors.Join(err, r.Close()); err != nil {
+		return r.header, trailer{}, err
+	}
+	return r.header, first.trailer, nil
+}
+
+// isReplaced says whether the segment after one whose beginning cannot be read,
+// but for its header maybe, replaces all of it: it failed with its first batch.
+func isReplaced(dir string, next int, h header) (bool, error) {
+	r, err := openSegment(dir, next)
+	if err != nil {
+		return false, err
+	}
+	return r.header.Poisoned && (h.V == 0 || r.header.Size == h.Size), r.Close()
+}
+
 // checkEdge checks the tiles of a size against the segment that begins there.
 func (l *Log) checkEdge(segs []int, size uint64) error {
 	edge, err := edgeAt(l.cfg.Dir, size)
@@ -121,6 +146,10 @@ func (l *Log) checkEdge(segs []int, size uint64) error {
 	}
 	for _, number := range segs {
 		r, err := openSegment(l.cfg.Dir, number)
+		var fault *Fault
+		if errors.As(err, &fault) {
+			continue // it failed as it was begun
+		}
 		if err != nil {
 			return err
 		}
@@ -168,13 +197,9 @@ func removeBelow(dir string, size uint64) error {
 		return err
 	}
 	for i := 0; i+1 < len(segs); i++ {
-		r, err := openSegment(dir, segs[i+1])
+		next, err := sizeBefore(dir, segs[i+1:])
 		if err != nil {
 			return err
-		}
-		next := r.header.Size
-		if err := r.Close(); err != nil {
-			return fmt.Errorf("prune: %w", err)
 		}
 		if next > size {
 			break
@@ -184,6 +209,23 @@ func removeBelow(dir string, size uint64) error {
 		}
 	}
 	return durable.SyncDir(filepath.Join(dir, walDir))
+}
+
+// sizeBefore is the size of the tree where the first of these segments begins
+// whose header can be read: one that failed as it was begun has none.
+func sizeBefore(dir string, segs []int) (size uint64, err error) {
+	for _, number := range segs {
+		r, openErr := openSegment(dir, number)
+		var fault *Fault
+		if err = openErr; errors.As(err, &fault) {
+			continue
+		}
+		if err != nil {
+			break
+		}
+		return r.header.Size, r.Close()
+	}
+	return 0, fmt.Errorf("prune: %w", err)
 }
 
 // removeBefore removes the segments with numbers below the first of those to be

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -269,5 +271,80 @@ func TestRetentionPrunesWhileServing(t *testing.T) {
 	mustClose(t, l)
 	if report := mustVerify(t, cfg); report.Pruned == 0 {
 		t.Errorf("report %+v", report)
+	}
+}
+
+// firstBatchFails is the file of a segment whose first batch cannot be written or
+// synced.
+type firstBatchFails struct {
+	segmentFile
+	written func(batch int) int // of so many bytes
+	failed  *atomic.Bool
+	hit     bool
+}
+
+func (f *firstBatchFails) WriteAt(p []byte, off int64) (int, error) {
+	if off > 0 || p[0] == 0 || f.failed.Swap(true) {
+		return f.segmentFile.WriteAt(p, off)
+	}
+	f.hit = true
+	n, err := f.segmentFile.WriteAt(p[:f.written(len(p))], off)
+	if n < len(p) {
+		err = syscall.EIO
+	}
+	return n, err
+}
+
+func (f *firstBatchFails) Datasync() error {
+	if f.hit {
+		return syscall.EIO
+	}
+	return f.segmentFile.Datasync()
+}
+
+func TestASegmentThatFailedAsItWasBegunIsPruned(t *testing.T) {
+	cases := map[string]func(batch int) int{
+		"its first batch was not synced":     func(n int) int { return n },
+		"its first batch was half written":   func(n int) int { return n / 2 },
+		"its header was half written":        func(int) int { return frameHead + 10 },
+		"nothing of its batch was written":   func(int) int { return 0 },
+		"its header was begun to be written": func(int) int { return 3 },
+	}
+	for name, written := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := testConfig(t, testKey(t))
+			cfg.CheckpointEvery = 5 * time.Millisecond
+			var failed atomic.Bool
+			cfg.create = func(path string) (segmentFile, error) {
+				f, err := createOSFile(path)
+				if path == segmentPath(cfg.Dir, 2) {
+					f = &firstBatchFails{segmentFile: f, written: written, failed: &failed}
+				}
+				return f, err
+			}
+			l := mustOpen(t, cfg)
+			for i := 0; lastSegment(t, cfg.Dir) < 6; i++ {
+				// One of them fails.
+				if _, err := l.Append(t.Context(), decision(i)); err != nil && !errors.Is(err, audit.ErrUnavailable) {
+					t.Fatal(err)
+				}
+			}
+			if !failed.Load() {
+				t.Fatal("no batch failed")
+			}
+			await(t, "published", func() bool { return l.publishedSize.Load() == l.Head().Size })
+			if _, err := l.Prune(t.Context(), PruneOptions{Below: l.Head().Size, Reason: "test"}); err != nil {
+				t.Fatal(err)
+			}
+			if segs, err := listSegments(cfg.Dir); err != nil || segs[0] < 4 {
+				t.Errorf("segments %v, %v", segs, err)
+			}
+			mustClose(t, l)
+			mustVerify(t, cfg)
+			cfg.create = nil
+			mustClose(t, mustOpen(t, cfg))
+			mustVerify(t, cfg)
+		})
 	}
 }

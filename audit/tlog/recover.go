@@ -2,6 +2,7 @@ package tlog
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/hmac"
 	"encoding/binary"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
@@ -36,6 +38,10 @@ type recovered struct {
 	trailer       []byte
 	signed        chainHash // after it
 	countersigned int
+
+	// later are changes of the key that come after what the directory holds. Of a
+	// seal under a key before them, only the key that is gone could tell whose it is.
+	later []audit.Turn
 }
 
 // recoverLog replays the segments of dir, which must extend its checkpoint and
@@ -44,26 +50,34 @@ type recovered struct {
 // it is, unless all damage there is can be explained by one write that was
 // under way when the process died.
 func recoverLog(dir, tiles string, key *Key, held ...heldCheckpoint) (*recovered, error) {
+	rec := new(recovered)
+	if err := rec.recover(dir, tiles, key, held...); err != nil {
+		return nil, err
+	}
+	return rec, nil
+}
+
+func (rec *recovered) recover(dir, tiles string, key *Key, held ...heldCheckpoint) error {
 	segs, err := listSegments(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := checkSpares(dir, segs); err != nil {
-		return nil, fmt.Errorf("log in %s is left untouched: %w", dir, err)
+		return fmt.Errorf("log in %s is left untouched: %w", dir, err)
 	}
-	rec := &recovered{last: -1, clean: true, ends: make(map[int]int64)}
+	rec.last, rec.clean, rec.ends = -1, true, make(map[int]int64)
 	if segs, err = rec.dropUnfinished(dir, segs, key); err != nil {
-		return nil, err
+		return err
 	}
 	cp, err := readCheckpoint(dir, key.Verifier())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := rec.replay(dir, tiles, segs, key, append(held, cp)); err != nil {
-		return nil, fmt.Errorf("log in %s is left untouched: %w", dir, err)
+		return fmt.Errorf("log in %s is left untouched: %w", dir, err)
 	}
 	rec.published = cp.size
-	return rec, nil
+	return nil
 }
 
 // checkSpares checks that the segments that begin with zeros, and so pass for
@@ -93,7 +107,7 @@ func checkSpares(dir string, used []int) error {
 func (rec *recovered) dropUnfinished(dir string, segs []int, key *Key) ([]int, error) {
 	for len(segs) > 0 {
 		number := segs[len(segs)-1]
-		err := firstBatch(dir, number, key)
+		err := rec.firstBatch(dir, number, key)
 		if err == nil {
 			break
 		}
@@ -123,7 +137,7 @@ func (rec *recovered) dropUnfinished(dir string, segs []int, key *Key) ([]int, e
 
 // firstBatch returns nil if a segment starts with a whole batch, or one with its
 // seal.
-func firstBatch(dir string, number int, key *Key) error {
+func (rec *recovered) firstBatch(dir string, number int, key *Key) error {
 	r, err := openSegment(dir, number)
 	if err != nil {
 		return err
@@ -134,13 +148,16 @@ func firstBatch(dir string, number int, key *Key) error {
 	case errors.Is(err, io.EOF):
 		return r.fault(Truncated, frameHeader, "no batch follows")
 	case err != nil && r.sealed != nil:
-		return r.sealed.isSealed(r.header, key)
+		return rec.isSealed(r.header, r.sealed, key)
 	}
 	return err
 }
 
 // isSealed checks a batch's seal. The error is a *[Fault].
-func (b *batch) isSealed(h header, key *Key) error {
+func (rec *recovered) isSealed(h header, b *batch, key *Key) error {
+	if slices.ContainsFunc(rec.later, func(t audit.Turn) bool { return t.Old == h.Key }) {
+		return nil
+	}
 	if h.Key != key.VerifierKey() {
 		return b.fault(KeyMismatch, "the records before it wait for a signature of %s, and this is %s", h.Key, key.VerifierKey())
 	}
@@ -154,7 +171,7 @@ func (b *batch) isSealed(h header, key *Key) error {
 // that. The log's own key sealed it, once its records were given to a disk, so
 // they may have been acknowledged.
 func (rec *recovered) countersign(c *checker, h header, b *batch, key *Key) error {
-	if err := b.isSealed(h, key); err != nil {
+	if err := rec.isSealed(h, b, key); err != nil {
 		return err
 	}
 	if err := c.check(h, b); err != nil {
@@ -233,7 +250,7 @@ func (rec *recovered) replay(dir, tiles string, segs []int, key *Key, held []hel
 		}
 		break
 	}
-	if err := c.end(); err != nil {
+	if err := cmp.Or(c.ring.foresee(rec.later, c.tree.size), c.end()); err != nil {
 		return err
 	}
 	if len(c.ring.held) > 0 && c.ring.current().vkey != key.VerifierKey() {

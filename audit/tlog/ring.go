@@ -130,6 +130,21 @@ func (r *ring) recall(turns []audit.Turn) error {
 	return errors.New("the rotations do not lead to the key that the log begins with")
 }
 
+// foresee takes rotations that come after a log of that size.
+func (r *ring) foresee(turns []audit.Turn, size uint64) error {
+	for _, turn := range turns {
+		if len(r.held) == 0 || turn.At <= size || turn.Old != r.current().vkey {
+			continue
+		}
+		next, err := r.check(turn.Rotation)
+		if err != nil {
+			return err
+		}
+		r.held = append(r.held, heldKey{next, turn.New, turn.At})
+	}
+	return nil
+}
+
 // of returns the keys that may have signed a tree of that size.
 func (r *ring) of(size uint64) []note.Verifier {
 	var out []note.Verifier

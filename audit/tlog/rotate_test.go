@@ -304,3 +304,88 @@ func TestGlanceReadsWhatTheJSONSays(t *testing.T) {
 		t.Errorf("only %d of 1000 records were taken at a glance", quick)
 	}
 }
+
+// The key is changed in the first directory before it is in the second.
+func TestASecondDirectoryThatDoesNotKnowOfARotationIsCaughtUp(t *testing.T) {
+	cut := func(to int64) func(t *testing.T, dir string, before, sealed position) {
+		return func(t *testing.T, dir string, before, sealed position) {
+			t.Helper()
+			data, err := os.ReadFile(segmentPath(dir, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			clear(data[min(max(to, before.offset), sealed.offset):])
+			if err := os.WriteFile(segmentPath(dir, 0), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.RemoveAll(segmentPath(dir, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	forge := func(t *testing.T, dir string, before, sealed position) {
+		t.Helper()
+		cut(0)(t, dir, before, sealed)
+		data, err := os.ReadFile(segmentPath(dir, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := state{chain: before.chain, tree: tree{size: before.next}}
+		forged := st.appendRecord(nil, []byte(`{"v":1,"kind":"heartbeat","id":"forged","log":{}}`))
+		copy(data[before.offset:], st.appendSeal(forged, testKey(t)))
+		if err := os.WriteFile(segmentPath(dir, 0), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cases := map[string]struct {
+		harm func(t *testing.T, dir string, before, sealed position)
+		ok   bool
+	}{
+		"its last batch is signed":             {cut(0), true},
+		"its last batch is only sealed":        {cut(1 << 40), true},
+		"its last batch is sealed by a forger": {forge, false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "key")
+			if _, err := CreateKeyFile(path, origin); err != nil {
+				t.Fatal(err)
+			}
+			key, err := ReadKeyFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next, err := nextKey(path, origin)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := testConfig(t, key)
+			cfg.Dir2 = t.TempDir()
+			l := mustOpen(t, cfg)
+			mustAppend(t, l, decision(1))
+			before, after := lastBatch(t, cfg.Dir2, 0)
+			if _, err := l.Rotate(t.Context(), next); err != nil {
+				t.Fatal(err)
+			}
+			mustAppend(t, l, decision(2))
+			mustClose(t, l)
+			after.offset -= trailerFrame
+			c.harm(t, cfg.Dir2, before, after)
+			cfg.Key = nil
+			if _, err := RotateKeyFile(t.Context(), cfg, path); (err == nil) != c.ok {
+				t.Fatalf("RotateKeyFile = %v", err)
+			}
+			cfg.Key = next
+			if !c.ok {
+				if _, err := Open(cfg); err == nil {
+					t.Error("Open takes it with the new key")
+				}
+				return
+			}
+			a, b := mustVerify(t, cfg), mustVerify(t, Config{Dir: cfg.Dir2, Key: next})
+			if a.RootHex != b.RootHex || b.Rotations != 1 {
+				t.Errorf("directories differ: %+v and %+v", a, b)
+			}
+		})
+	}
+}
