@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/sallyport-ai/sallyport/audit/durable"
 )
@@ -188,11 +189,18 @@ func readManifest(dir string) (m Manifest, err error) {
 	return m, nil
 }
 
+// validName says whether a file of a bundle may be called so: a path below it, which
+// can be told of as it is.
+func validName(name string) bool {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) }
+	return fs.ValidPath(name) && name != "." && !strings.ContainsFunc(name, odd)
+}
+
 // check holds each file against the manifest; others must not be there.
 func (b *Bundle) check() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(b.Files)) {
-		if !fs.ValidPath(name) || name == "." {
+		if !validName(name) {
 			return fmt.Errorf("%w: bad name %q", ErrDamaged, name)
 		}
 		sum, err := sumOf(b.Path(name))
@@ -212,7 +220,7 @@ func (b *Bundle) check() error {
 			return err
 		}
 		if !d.Type().IsRegular() || b.Files[name] == "" {
-			errs = append(errs, fmt.Errorf("%w: %s does not belong to it", ErrDamaged, name))
+			errs = append(errs, fmt.Errorf("%w: %q does not belong to it", ErrDamaged, name))
 		}
 		return nil
 	})
@@ -249,7 +257,7 @@ func unpack(path string, size int64, dir string) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
-		if h.Typeflag != tar.TypeReg || !fs.ValidPath(h.Name) || h.Name == "." || h.Size > size {
+		if h.Typeflag != tar.TypeReg || !validName(h.Name) || h.Size > size {
 			return fmt.Errorf("%w: %q is not a file of a bundle", ErrDamaged, h.Name)
 		}
 		size -= h.Size

@@ -160,6 +160,7 @@ func TestATarballMayNotReachOut(t *testing.T) {
 	for claim, headers := range map[string][]tar.Header{
 		"a name that leaves":        {{Name: "../x", Typeflag: tar.TypeReg}},
 		"an absolute name":          {{Name: "/x", Typeflag: tar.TypeReg}},
+		"a name of two lines":       {{Name: "x\ny", Typeflag: tar.TypeReg}},
 		"a link":                    {{Name: "x", Linkname: "/etc/passwd", Typeflag: tar.TypeSymlink}},
 		"a name that is said twice": {{Name: "x", Typeflag: tar.TypeReg}, {Name: "x", Typeflag: tar.TypeReg}},
 	} {

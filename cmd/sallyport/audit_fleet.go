@@ -57,7 +57,7 @@ func (v *verification) registered(ctx context.Context, entries []registered, to 
 			continue
 		}
 		v.bad = true
-		if err := v.print(lacks, func() { fmt.Fprintf(v.out, "WRONG: %s: %s: %s\n", lacks.Code, lacks.Origin, lacks.Detail) }); err != nil {
+		if err := v.print(lacks, func() { sayf(v.out, "WRONG: %s: %s: %s\n", lacks.Code, lacks.Origin, lacks.Detail) }); err != nil {
 			return err
 		}
 	}
@@ -78,7 +78,7 @@ func (v *verification) damaged(verify func() error) (bool, error) {
 // undecided tells what keeps the answer from being given.
 func (v *verification) undecided(m missing) error {
 	v.unknown = true
-	return v.print(m, func() { fmt.Fprintf(v.out, "undecided: %s: %s: %s\n", m.Code, printable(m.Origin), m.Detail) })
+	return v.print(m, func() { sayf(v.out, "undecided: %s: %s: %s\n", m.Code, m.Origin, m.Detail) })
 }
 
 // there says whether a log is not.

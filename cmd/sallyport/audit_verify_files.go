@@ -152,7 +152,7 @@ func (v *verification) bundle(ctx context.Context, path string) error {
 	b, err := bundle.Open(path, scratch)
 	if errors.Is(err, bundle.ErrDamaged) {
 		v.bad = true
-		return v.print(map[string]string{"bundle": path, "detail": err.Error()}, func() { fmt.Fprintf(v.out, "DAMAGED: %v\n", err) })
+		return v.print(map[string]string{"bundle": path, "detail": err.Error()}, func() { v.sayDamaged(err) })
 	}
 	if err != nil {
 		return cannotTell(err)
@@ -192,6 +192,13 @@ func (v *verification) bundle(ctx context.Context, path string) error {
 	return nil
 }
 
+// sayDamaged says what is wrong with a bundle, each fault on a line.
+func (v *verification) sayDamaged(err error) {
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		sayf(v.out, "DAMAGED: %s\n", line)
+	}
+}
+
 // archived checks that an archived policy is what its name says.
 func (v *verification) archived(ctx context.Context, path string) error {
 	digest := strings.TrimSuffix(filepath.Base(path), ".tar.gz")
@@ -199,9 +206,9 @@ func (v *verification) archived(ctx context.Context, path string) error {
 	v.bad = v.bad || err != nil
 	return v.print(map[string]any{"policy": digest, "ok": err == nil}, func() {
 		if err != nil {
-			fmt.Fprintf(v.out, "DAMAGED: policy %s: %v\n", digest, err)
+			sayf(v.out, "DAMAGED: policy %s: %v\n", digest, err)
 			return
 		}
-		fmt.Fprintf(v.out, "policy %s is the one that the records name\n", digest)
+		sayf(v.out, "policy %s is the one that the records name\n", digest)
 	})
 }

@@ -26,13 +26,13 @@ func (v *verification) print(result any, words func()) error {
 func (v *verification) printReport(r verified) error {
 	return v.print(r, func() {
 		if !r.OK() {
-			fmt.Fprintf(v.out, "%s: %s\n", wrong(r.Code), r.Detail)
+			sayf(v.out, "%s: %s\n", wrong(r.Code), r.Detail)
 			if r.Code != tlog.NotAnchored { // else it has not been read
-				fmt.Fprintf(v.out, "whole up to %d records of %s\n", r.TreeSize, r.Origin)
+				sayf(v.out, "whole up to %d records of %s\n", r.TreeSize, r.Origin)
 			}
 			return
 		}
-		fmt.Fprintf(v.out, "whole: %d records of %s, root %s\n", r.TreeSize, r.Origin, r.RootHex)
+		sayf(v.out, "whole: %d records of %s, root %s\n", r.TreeSize, r.Origin, r.RootHex)
 		if r.Decisions+r.Outcomes > 0 {
 			fmt.Fprintf(v.out, "%d decisions, %d outcomes (a refusal has none), %d allowed decisions without an outcome yet, %d starts\n", r.Decisions, r.Outcomes, r.Unresolved, r.Boots)
 		}
@@ -97,11 +97,11 @@ func (v *verification) printExcerpt(name string, report verifiedExcerpt) error {
 	return v.print(report, func() {
 		switch {
 		case !report.OK():
-			fmt.Fprintf(v.out, "%s: %s: %s: %s\n", wrong(report.Code), name, report.Code, report.Detail)
+			sayf(v.out, "%s: %s: %s: %s\n", wrong(report.Code), name, report.Code, report.Detail)
 		case report.Selected:
-			fmt.Fprintf(v.out, "in the log: %d records of %s, selected from %d to %d of %d, root %s\n", report.Records, report.Origin, report.From, report.To, report.TreeSize, report.RootHex)
+			sayf(v.out, "in the log: %d records of %s, selected from %d to %d of %d, root %s\n", report.Records, report.Origin, report.From, report.To, report.TreeSize, report.RootHex)
 		default:
-			fmt.Fprintf(v.out, "whole: records %d to %d of %d of %s, root %s\n", report.From, report.To, report.TreeSize, report.Origin, report.RootHex)
+			sayf(v.out, "whole: records %d to %d of %d of %s, root %s\n", report.From, report.To, report.TreeSize, report.Origin, report.RootHex)
 		}
 		if report.OK() {
 			v.printWitnesses(report.Witnesses)

@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string) int {
 	}
 	code, told := exitCodeOf(err)
 	if !told {
-		fmt.Fprintf(root.ErrOrStderr(), "sallyport: %v\n", err)
+		complain(root.ErrOrStderr(), err)
 	}
 	return code
 }

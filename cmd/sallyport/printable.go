@@ -44,3 +44,13 @@ func sayf(w io.Writer, format string, args ...any) {
 	}
 	fmt.Fprintf(w, format, safe...)
 }
+
+// complain tells the user of an error, which may quote anybody. Several errors that
+// are joined are several lines.
+func complain(w io.Writer, err error) {
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = printable(lines[i])
+	}
+	fmt.Fprintf(w, "sallyport: %s\n", strings.Join(lines, "\n"))
+}
