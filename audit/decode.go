@@ -226,7 +226,7 @@ func (d *exact) placement() *Placement {
 	p.EventLagMS = d.int(`,"event_lag_ms":`)
 	p.ChosenBecause = d.text(`,"chosen_because":`)
 	p.Others = d.int(`,"others_per_mille":`)
-	p.Usual = d.int(`,"usual_tokens":`)
+	p.Usual = d.int(`,"usual_ns":`)
 	if d.outline {
 		d.skip(`,"candidates":`)
 	} else {

@@ -246,7 +246,7 @@ func appendPlacement(b []byte, p *Placement) []byte {
 	b = num(b, `,"event_lag_ms":`, p.EventLagMS)
 	b = text(b, `,"chosen_because":`, p.ChosenBecause)
 	b = num(b, `,"others_per_mille":`, p.Others)
-	b = num(b, `,"usual_tokens":`, p.Usual)
+	b = num(b, `,"usual_ns":`, p.Usual)
 	b = optList(b, `,"candidates":[`, p.Candidates, appendCandidate)
 	b = optNum(b, `,"omitted":`, p.Omitted)
 	b = appendExcluded(b, p.Excluded)

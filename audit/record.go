@@ -247,7 +247,7 @@ type Placement struct {
 	EventLagMS      int64          `json:"event_lag_ms"`
 	ChosenBecause   string         `json:"chosen_because"`
 	Others          int64          `json:"others_per_mille"` // requests that computing a prompt is taken to hold up
-	Usual           int64          `json:"usual_tokens"`     // tokens that wait at a replica that is not crowded
+	Usual           int64          `json:"usual_ns"`         // wait at a replica that is not crowded
 	Candidates      []Candidate    `json:"candidates,omitempty"`
 	Omitted         int            `json:"omitted,omitempty"`  // dearer candidates that the record has no room for
 	Excluded        map[string]int `json:"excluded,omitempty"` // reason to count

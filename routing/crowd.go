@@ -11,19 +11,19 @@ const patience = 2
 // crowd counts what waits at the eligible replicas.
 type crowd struct {
 	replicas [crowded + 1]int64 // by requests waiting there
-	tokens   [crowded + 1]int64 // that wait to be computed at those
+	waits    [crowded + 1]int64 // to compute what waits there, ns
 }
 
 func (c *crowd) add(x *Candidate) {
 	w := min(max(x.Waiting, 0), crowded)
 	c.replicas[w]++
-	c.tokens[w] = addSat(c.tokens[w], max(x.WaitingTokens, 0))
+	c.waits[w] = addSat(c.waits[w], milli(max(x.WaitingTokens, 0), x.PrefillPS))
 }
 
 // price is what computing a prompt costs others.
 type price struct {
 	others int64 // requests held up while it is computed, per mille
-	usual  int64 // tokens that wait at a replica that is not crowded
+	usual  int64 // wait at a replica that is not crowded, ns
 }
 
 // price of computing where n replicas, at least 1, were added.
@@ -47,16 +47,18 @@ func (c *crowd) price(n int64) price {
 		waiting += k * int64(min(w, most))
 		if w <= most {
 			ordinary += k
-			usual = addSat(usual, c.tokens[w])
+			usual = addSat(usual, c.waits[w])
 		}
 	}
 	return price{others: 1000 + waiting*1000/n, usual: usual / ordinary}
 }
 
-// delay is what computing so many tokens makes others wait, in tokens, as far as
-// it is charged for.
-func (p price) delay(computed int64) int64 {
-	return min(milli(computed, p.others), addSat(computed, mulDiv(p.usual, patience, 1)))
+// delay is what computing so many tokens, at a rate in picoseconds, makes others
+// wait, in nanoseconds, as far as it is charged for. The usual wait is time and not
+// tokens: of a fleet of unlike replicas, work at a fast one would else count for
+// more at a slow one, and could win the fast one a request.
+func (p price) delay(computed, ps int64) int64 {
+	return min(milli(milli(computed, p.others), ps), addSat(milli(computed, ps), mulDiv(p.usual, patience, 1)))
 }
 
 // charge adds to each cost, which so far is what the request itself waits, what
@@ -65,7 +67,7 @@ func (p price) charge(s Snapshot, eligible []scored) *scored {
 	least := &eligible[0]
 	for i := range eligible {
 		e := &eligible[i]
-		e.cost = addSat(e.cost, milli(p.delay(e.computed), s.Candidates[e.index].PrefillPS))
+		e.cost = addSat(e.cost, p.delay(e.computed, s.Candidates[e.index].PrefillPS))
 		if e.cost < least.cost {
 			least = e
 		}

@@ -10,9 +10,9 @@ import (
 func TestWhatComputingCostsOthers(t *testing.T) {
 	for _, c := range []struct {
 		claim   string
-		waiting []int64 // requests, at each replica; 1,000 tokens each
+		waiting []int64 // requests, at each replica; 1,000 tokens each, of a nanosecond
 		others  int64   // per mille
-		usual   int64   // tokens
+		usual   int64   // ns
 	}{
 		{"where nobody waits, the next to come", []int64{0, 0, 0, 0}, 1000, 0},
 		{"a single replica", []int64{3}, 4000, 3000},
@@ -31,10 +31,10 @@ func TestWhatComputingCostsOthers(t *testing.T) {
 			if w > 1<<40 {
 				tokens = math.MaxInt64
 			}
-			q.add(&Candidate{Waiting: w, WaitingTokens: tokens})
+			q.add(&Candidate{Waiting: w, WaitingTokens: tokens, PrefillPS: 1000})
 		}
 		if got := q.price(int64(len(c.waiting))); got.others != c.others || got.usual != c.usual {
-			t.Errorf("%s: %v: %d per mille and %d tokens, want %d and %d", c.claim, c.waiting, got.others, got.usual, c.others, c.usual)
+			t.Errorf("%s: %v: %d per mille and %d ns, want %d and %d", c.claim, c.waiting, got.others, got.usual, c.others, c.usual)
 		}
 	}
 }
@@ -46,12 +46,12 @@ func TestWhatIsChargedIsBounded(t *testing.T) {
 		var q crowd
 		n := rapid.Int64Range(1, 40).Draw(rt, "replicas")
 		for range n {
-			q.add(&Candidate{Waiting: rapid.Int64Range(0, 1000).Draw(rt, "waiting"), WaitingTokens: rapid.Int64Range(0, 1<<40).Draw(rt, "tokens")})
+			q.add(&Candidate{Waiting: rapid.Int64Range(0, 1000).Draw(rt, "waiting"), WaitingTokens: rapid.Int64Range(0, 1<<40).Draw(rt, "tokens"), PrefillPS: rapid.Int64Range(0, 5000).Draw(rt, "rate")})
 		}
 		p := q.price(n)
 		less := rapid.Int64Range(0, 1<<40).Draw(rt, "computed")
 		more := less + rapid.Int64Range(0, 1<<40).Draw(rt, "more")
-		switch a, b := p.delay(less), p.delay(more); {
+		switch a, b := p.delay(less, 1000), p.delay(more, 1000); {
 		case p.others < 1000 || p.others > (2+crowded)*1000 || p.usual < 0:
 			rt.Fatalf("%+v", p)
 		case a > b || a < less || a > less+2*p.usual:

@@ -209,7 +209,8 @@ func choose(q *Query, s Snapshot, eligible []scored, least *scored, basis Basis,
 // which is all that going back to where it was computed can spare. So a
 // conversation that too many ask about moves on, to the next in its order.
 func chooseAffine(q *Query, s Snapshot, eligible []scored, least *scored, p price) int {
-	limit := addSat(least.cost, milli(addSat(least.computed, p.delay(least.computed)), s.Candidates[least.index].PrefillPS))
+	ps := s.Candidates[least.index].PrefillPS
+	limit := addSat(least.cost, addSat(milli(least.computed, ps), p.delay(least.computed, ps)))
 	best := -1
 	for i := range eligible {
 		e := &eligible[i]

@@ -157,8 +157,12 @@ func TestMoreHitNeverLosesAChoiceAndMoreLoadNeverWinsOne(t *testing.T) {
 		busier := slices.Clone(list)
 		other := rapid.IntRange(0, len(list)-1).Draw(t, "other")
 		busier[other].WaitingTokens += 5000
-		if after, _ := Place(q, Snapshot{busier}); other != before.Chosen && after.ID != before.ID {
-			t.Fatalf("with more work at %s the choice went from %s to %s", list[other].ID, before.ID, after.ID)
+		// It may go from one to another of the rest, as what is usual has changed; and
+		// there, where of two replicas it alone is what is usual.
+		after, _ := Place(q, Snapshot{busier})
+		alone := 2*(after.Usual-before.Usual) > milli(5000, list[other].PrefillPS)+2
+		if other != before.Chosen && after.ID == list[other].ID && !alone {
+			t.Fatalf("with more work at %s the choice went there, from %s", after.ID, before.ID)
 		}
 	})
 }

@@ -15,8 +15,8 @@
 //	lacking   = memory needed beyond the hit and what is free, in tokens
 //	wait      = (waiting + computed + lacking) * prefill_ps / 1000 + lower * lower_ps / 1000 + decode_ns
 //	others    = 1 + the mean number of requests waiting, where no replica counts for more than 1 + twice the median
-//	usual     = the mean of waiting where no more than that many requests wait
-//	delay     = min(computed * others, computed + 2 * usual) * prefill_ps / 1000
+//	usual     = the mean of waiting * prefill_ps / 1000 where no more than that many requests wait
+//	delay     = min(computed * others * prefill_ps / 1000, computed * prefill_ps / 1000 + 2 * usual)
 //	cost      = wait + delay + penalty
 //
 // Delay is why a hot prefix is not copied to everywhere: what this caller computes
@@ -210,7 +210,7 @@ type Placement struct {
 	CostNS    int64
 	WaitNS    int64 // part of CostNS that is until its first token, as far as can be known
 	Others    int64 // requests that computing a prompt holds up, per mille; with Usual the same for every candidate
-	Usual     int64 // tokens that wait at a replica that is not crowded
+	Usual     int64 // wait at a replica that is not crowded, ns
 
 	ChosenBecause Because
 	Considered    int            // candidates in the snapshot
