@@ -66,7 +66,7 @@ func printLeaf(w io.Writer, leaf []byte, exact bool) error {
 	if err != nil {
 		return fmt.Errorf("show record: %w", err)
 	}
-	_, err = fmt.Fprintf(w, "%s\n", b)
+	_, err = fmt.Fprintf(w, "%s\n", printableLines(string(b)))
 	return err
 }
 

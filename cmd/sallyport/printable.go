@@ -45,12 +45,17 @@ func sayf(w io.Writer, format string, args ...any) {
 	fmt.Fprintf(w, format, safe...)
 }
 
-// complain tells the user of an error, which may quote anybody. Several errors that
-// are joined are several lines.
-func complain(w io.Writer, err error) {
-	lines := strings.Split(err.Error(), "\n")
+// printableLines is a text of several lines, each made printable.
+func printableLines(s string) string {
+	lines := strings.Split(s, "\n")
 	for i := range lines {
 		lines[i] = printable(lines[i])
 	}
-	fmt.Fprintf(w, "sallyport: %s\n", strings.Join(lines, "\n"))
+	return strings.Join(lines, "\n")
+}
+
+// complain tells the user of an error, which may quote anybody. Several errors that
+// are joined are several lines.
+func complain(w io.Writer, err error) {
+	fmt.Fprintf(w, "sallyport: %s\n", printableLines(err.Error()))
 }

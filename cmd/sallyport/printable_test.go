@@ -45,7 +45,15 @@ func TestARecordPrintsAsOneLineWhateverItSays(t *testing.T) {
 		if strings.Count(words.String(), "\n") != strings.Count(plain.String(), "\n") {
 			t.Errorf("%q makes lines of its own:\n%s", text, words.String())
 		}
-		for _, out := range []string{list.String(), words.String()} {
+		leaf, err := audit.Encode(r)
+		var view bytes.Buffer
+		if err == nil {
+			err = printLeaf(&view, leaf, false)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, out := range []string{list.String(), words.String(), view.String()} {
 			if i := strings.IndexAny(out, "\x1b\r\x00\u202e\u2066\u0085\u009b\u2028\u00a0"); i >= 0 {
 				t.Errorf("%q is printed as it is: %q", text, out[i:min(len(out), i+20)])
 			}
