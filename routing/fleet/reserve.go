@@ -96,14 +96,20 @@ func (f *Fleet) Reserve(ctx context.Context, r Request) (*Reservation, error) {
 	defer f.looks.Put(look)
 	v := f.room(look)
 	defer f.views.Put(v)
-	f.mu.RLock()
-	f.view(v, &r, look)
-	f.mu.RUnlock()
+	f.read(v, &r, look)
 	p, err := routing.Place(v.query, v.snapshot)
 	if err != nil {
 		return nil, err
 	}
 	return f.commit(&r, look, v, p)
+}
+
+// read makes the snapshot of v. A panic that somebody recovers from leaves the lock
+// to others.
+func (f *Fleet) read(v *view, r *Request, look *lookup) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	f.view(v, r, look)
 }
 
 // commit reserves what p chose in v, if nothing has changed there since, else

@@ -126,3 +126,22 @@ func TestAPlacementStaysAsItWasMade(t *testing.T) {
 		first.Release()
 	}
 }
+
+// What the index says is asked for without the lock, and an ordinal that was given up
+// meanwhile may be another stream's: of a rank that its replica has not said yet that
+// it has.
+func TestAMatchOfARankThatIsNotThereIsNoCredit(t *testing.T) {
+	p := prompt(1, 500)
+	f := watched(t, 1, [][]uint32{p})
+	r := f.replicas[0]
+	f.mu.Lock()
+	r.hello.RanksAddressable = true
+	r.ranks = []rankState{r.ranks[0], r.ranks[0]}
+	r.onRank = make([]rankWork, 2)
+	f.owners[r.ords[0]].rank = 2
+	f.mu.Unlock()
+	_, s := f.Snapshot(ask(p))
+	if c := s.Candidates[0]; c.Depth != 0 || c.Overlay != 0 || c.Lower != 0 {
+		t.Errorf("credit for %d, %d and %d blocks", c.Depth, c.Overlay, c.Lower)
+	}
+}

@@ -147,6 +147,7 @@ func (f *Fleet) credit(v *view, ns uint64, s *sized, now time.Time) {
 		c := &v.snapshot.Candidates[at]
 		switch {
 		case c.BlockSize != s.block:
+		case rank >= len(v.replicas[at].ranks): // the ordinal became its after the index was asked
 		case v.replicas[at].addressable():
 			h := v.hold(at, rank)
 			h.depth, h.any = depth, any
