@@ -295,10 +295,15 @@ func (l *Log) roll() error {
 		return err
 	}
 	l.plan.end = 0
-	if l.mirror != nil {
-		if err := l.mirror.roll(); err != nil {
-			l.dropMirror(err)
-		}
+	if l.mirror == nil {
+		return nil
+	}
+	err := l.mirror.flush() // the batch that was synced after its last trailer may be in the first directory alone
+	if err == nil {
+		err = l.mirror.roll()
+	}
+	if err != nil {
+		l.dropMirror(err)
 	}
 	return nil
 }

@@ -300,3 +300,44 @@ func TestALogOfFormat1IsReadAndGoesOn(t *testing.T) {
 	}
 	mustVerify(t, cfg)
 }
+
+// What makes the trailer before durable in the first directory may have failed
+// before it came to the second.
+func TestNoTrailerIsLeftBehindInTheSecondDirectory(t *testing.T) {
+	d := &powerDisk{files: make(map[string]*powerFile)}
+	cfg := testConfig(t, testKey(t))
+	cfg.Dir2, cfg.create, cfg.CheckpointEvery = t.TempDir(), d.create, time.Hour
+	var armed atomic.Bool
+	cfg.reach = func(point string) error {
+		if point == "before trailer" && armed.Swap(false) {
+			return syscall.EIO
+		}
+		return nil
+	}
+	l := mustOpen(t, cfg)
+	mustAppend(t, l, decision(1))
+	armed.Store(true)
+	if _, err := l.Append(t.Context(), decision(2)); !errors.Is(err, audit.ErrUnavailable) {
+		t.Fatalf("Append = %v", err)
+	}
+	kept := decision(3)
+	kept.Durability = audit.Strict2
+	mustAppend(t, l, kept)
+	await(t, "quiet", func() bool { return len(l.main.spare) == 1 && len(l.mirror.spare) == 1 })
+	d.cut(t, cfg.Dir, func() bool { return false })
+	copied := cfg
+	copied.Dir, copied.Dir2, copied.create, copied.reach = t.TempDir(), t.TempDir(), nil, nil
+	for to, from := range map[string]string{copied.Dir: cfg.Dir, copied.Dir2: cfg.Dir2} {
+		if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustClose(t, mustOpen(t, copied))
+	mustVerify(t, copied)
+	for _, r := range records(t, copied.Dir2) {
+		if r.ID == kept.ID {
+			return
+		}
+	}
+	t.Error("what was acknowledged is not in the second directory")
+}
