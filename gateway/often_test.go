@@ -179,6 +179,27 @@ func TestWhoIsNobodyIsSentAwayBeforeItsCredentialIsLookedAt(t *testing.T) {
 	s.want(s.post("acme", chat(s.newMark())), http.StatusOK, "")
 }
 
+// A workload that no registration gives a tenant is known by where it is.
+func TestAWorkloadOfNoTenantIsCountedByItsNetwork(t *testing.T) {
+	s, denials := serveLimited(t, Rates{Caller: rate.Limit{PerSecond: 0.001, Burst: 2}})
+	own, err := s.source(t.Context(), "/nobodys/batch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := *s
+	stranger.client = s.clientAs(own)
+	before := countRecords(t, s.logDir)
+	for range 2 {
+		s.want(stranger.post("", chat(s.newMark())), http.StatusForbidden, "policy_denied")
+	}
+	for range 5 {
+		s.want(stranger.post("", chat(s.newMark())), http.StatusTooManyRequests, "rate_limited")
+	}
+	if decisions, counted := s.since(t, denials, before, "", "127.0.0.0/24", "rate_limited"); decisions != 2 || counted != 5 {
+		t.Errorf("%d decisions, %d refusals are counted", decisions, counted)
+	}
+}
+
 // An IPv6 network has millions of source prefixes, which are remembered apart.
 func TestANetworkOfVeryManyPrefixesHindersItselfAlone(t *testing.T) {
 	s, _ := serveLimited(t, Rates{Source: rate.Limit{PerSecond: 0.001, Burst: 2}})

@@ -65,7 +65,11 @@ func (x *exchange) withinQuota() error {
 // spent its share or the caller asks too often.
 func (x *exchange) recordRefusal(ctx context.Context, f *Fault) {
 	if errors.Is(f.Err, errTooOften) || x.withinQuota() != nil {
-		x.g.cfg.Denials.CountTenant(bounded(x.tenantOf(x.principal)), f.Code)
+		if tenant := x.tenantOf(x.principal); tenant != "" {
+			x.g.cfg.Denials.CountTenant(bounded(tenant), f.Code)
+		} else {
+			x.g.cfg.Denials.Count(source(x.r), f.Code)
+		}
 		return
 	}
 	x.writeRefusal(ctx, f)
