@@ -251,7 +251,8 @@ func TestTheDemosLogsAnswerAnAuditor(t *testing.T) {
 	}{
 		{[]string{"audit", "verify", "--fleet", fleet}, 0, []string{"forwards and", "relay/pool-restricted-r1"}},
 		{residency("eu-1"), 0, []string{"HOLDS", "1 such requests were allowed: 1 served inside by the word of a relay"}},
-		{residency("us-1"), 1, []string{"DOES NOT HOLD", d.steps["rag-phi"].DecisionID, "by the log of the relay"}},
+		{append(residency("eu-1"), "--tenant", "nobody"), 0, []string{"HOLDS", "No log holds an allowed request of nobody"}},
+		{residency("us-1"), 1, []string{"DOES NOT HOLD that no request", d.steps["rag-phi"].DecisionID, "by the log of the relay"}},
 		{
 			[]string{
 				"audit", "verify", d.summary.LogDir, "--key", d.summary.LogKey, "--key", filepath.Join(d.dir, "pool-restricted-r0.key.pub"),

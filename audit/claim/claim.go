@@ -83,10 +83,11 @@ type Served struct {
 type Verdict struct {
 	Claim    Claim  `json:"claim"`
 	Result   Result `json:"result"`
-	Requests int    `json:"requests"` // attempts of that tenant, label and time that were allowed
-	Inside   int    `json:"inside"`   // of these, those that a relay inside served, by its own log
-	Trusted  int    `json:"trusted"`  // those that were decided for a replica inside and not seen by any relay's log
-	Unserved int    `json:"unserved"` // those that were decided for outside and served nowhere
+	OfTenant int    `json:"of_tenant"` // attempts of that tenant and time that were allowed, whatever their label
+	Requests int    `json:"requests"`  // attempts of that tenant, label and time that were allowed
+	Inside   int    `json:"inside"`    // of these, those that a relay inside served, by its own log
+	Trusted  int    `json:"trusted"`   // those that were decided for a replica inside and not seen by any relay's log
+	Unserved int    `json:"unserved"`  // those that were decided for outside and served nowhere
 
 	Against  []Served       `json:"against"` // the first of them
 	Violated int            `json:"violated"`
@@ -113,7 +114,11 @@ func (j *Judge) Doubt(format string, args ...any) { j.v.Doubts[fmt.Sprintf(forma
 // Attempt takes one allowed attempt into account.
 func (j *Judge) Attempt(a *reconcile.Attempt) {
 	c := &j.v.Claim
-	if a.Tenant != c.Tenant || rank(a.Label) < rank(c.Label) {
+	if a.Tenant != c.Tenant {
+		return
+	}
+	j.v.OfTenant++
+	if rank(a.Label) < rank(c.Label) {
 		return
 	}
 	j.v.Requests++

@@ -175,7 +175,7 @@ func (v *verifier) record(leaf []byte) error {
 		}
 		v.next = index + 1
 		if err := proof.VerifyInclusion(rfc6962.DefaultHasher, c.index, r.TreeSize, hash, c.path, v.root); err != nil {
-			return bad(tlog.RootMismatch, int64(c.index), "the record is not in the log: %v", err)
+			return bad(tlog.RootMismatch, int64(c.index), "record %d is not the one in the log: its hashes do not lead to the checkpoint's root", c.index)
 		}
 	} else if err := v.whole.Append(hash, nil); err != nil {
 		return bad(tlog.SizeMismatch, int64(index), "%v", err)

@@ -196,7 +196,7 @@ func (r *segmentReader) next() (*batch, error) {
 		case frame == nil && r.pos.offset == b.at.offset:
 			return nil, io.EOF
 		case frame == nil && r.sealed != nil:
-			return nil, r.fault(Unsigned, frameTrailer, "%d records are sealed, and not signed yet", len(r.sealed.leaves))
+			return nil, r.fault(Unsigned, frameTrailer, "%d records are sealed, and not signed yet: whoever has the key signs them when the log is opened next", len(r.sealed.leaves))
 		case frame == nil:
 			return nil, r.fault(Truncated, frameRecord, "the log ends inside a batch")
 		case !r.mayBe(kind):

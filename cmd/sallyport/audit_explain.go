@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/excerpt"
 	"github.com/sallyport-ai/sallyport/audit/tlog"
 	"github.com/sallyport-ai/sallyport/gateway"
 	"github.com/sallyport-ai/sallyport/policy"
@@ -32,7 +33,7 @@ func auditExplainCommand() *cobra.Command {
 			"and 2 if something could not be made again, and says what and why.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if policies == "" {
+			if policies == "" && !excerpt.Is(args[0]) { // which holds none
 				policies = policyArchive(args[0])
 			}
 			if err := read.note(cmd, args, args[0]); err != nil {
@@ -158,6 +159,9 @@ func (c *recomputer) policy(ctx context.Context, s *story) recomputed {
 	rec := s.Decision
 	if rec.Input == nil || rec.Policy == nil {
 		return recomputed{nothingAgain, "policy was not asked"}
+	}
+	if c.policies == "" {
+		return recomputed{unknownAgain, fmt.Sprintf("an excerpt holds no policies: with --policies, name a folder with the bundle %s, as policy/ of the log or of a bundle", rec.Policy.Digest)}
 	}
 	snap, err := c.snapshot(ctx, rec.Policy.Digest)
 	switch {

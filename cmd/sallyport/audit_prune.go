@@ -30,14 +30,17 @@ func auditPruneCommand() *cobra.Command {
 				return errors.New("--key-file, and --before or --below, are required")
 			}
 			event, err := p.run(cmd.Context(), args[0])
-			if errors.Is(err, tlog.ErrNothingToPrune) {
-				return &exitError{exitBad, err}
-			}
-			if err != nil {
+			none := errors.Is(err, tlog.ErrNothingToPrune)
+			switch {
+			case errors.Is(err, tlog.ErrLocked):
+				return fmt.Errorf("%w: stop it first; a gateway that serves prunes by itself, if its configuration says audit.retention", err)
+			case err != nil && !none:
 				return err
-			}
-			if p.json {
+			case p.json:
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(event)
+			case none:
+				fmt.Fprintln(cmd.OutOrStdout(), "nothing to prune: no whole segment is that old, of those before the newest two")
+				return nil
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "pruned: records %d to %d\n", event.From, event.Size)
 			return nil

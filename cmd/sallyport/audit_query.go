@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"iter"
 	"slices"
 	"text/tabwriter"
@@ -35,18 +36,16 @@ func auditQueryCommand() *cobra.Command {
 				return err
 			}
 			matches := query.Select(records(args[0], from), f)
+			n := 0
 			if asJSON {
-				for m, err := range matches {
-					if err != nil {
-						return err
-					}
-					if err := printLeaf(cmd.OutOrStdout(), m.Leaf, true); err != nil {
-						return err
-					}
-				}
-				return nil
+				n, err = printLeaves(cmd.OutOrStdout(), matches)
+			} else {
+				n, err = printMatches(tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0), matches)
 			}
-			return printMatches(tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0), matches)
+			if err == nil && n == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "sallyport: no record agrees with all of these flags")
+			}
+			return err
 		},
 	}
 	read.flag(cmd)
@@ -60,21 +59,35 @@ func auditQueryCommand() *cobra.Command {
 // is neither held back nor held in memory.
 const flushEvery = 256
 
-func printMatches(t *tabwriter.Writer, matches iter.Seq2[query.Match, error]) error {
+// printMatches prints a table, and returns of how many records.
+func printMatches(t *tabwriter.Writer, matches iter.Seq2[query.Match, error]) (n int, err error) {
 	fmt.Fprintln(t, listHeader)
-	n := 0
 	for m, err := range matches {
 		if err != nil {
-			return err
+			return n, err
 		}
 		listRow(t, m.Index, m.Record)
 		if n++; n%flushEvery == 0 {
 			if err := t.Flush(); err != nil {
-				return err
+				return n, err
 			}
 		}
 	}
-	return t.Flush()
+	return n, t.Flush()
+}
+
+// printLeaves prints the exact bytes of records, and returns of how many.
+func printLeaves(w io.Writer, matches iter.Seq2[query.Match, error]) (n int, err error) {
+	for m, err := range matches {
+		if err != nil {
+			return n, err
+		}
+		if err := printLeaf(w, m.Leaf, true); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
 }
 
 // filterFlags are a [query.Filter] as users give it.

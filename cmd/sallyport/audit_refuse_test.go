@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,6 +77,7 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 		args  []string
 	}{
 		{"a query of a log", 0, []string{"query", at("a"), "--kind", "boot", "--label", "public", "--class", "chat"}},
+		{"a query that nothing agrees with", 0, []string{"query", at("a"), "--reason", "none"}},
 		{"a query of nothing", 2, []string{"query", at("nothing")}},
 		{"a query of a folder that is no log", 2, []string{"query", dir}},
 		{"a query of a file that is no excerpt", 2, []string{"query", key}},
@@ -90,6 +92,7 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 		{"a checkpoint of the log", 0, []string{"verify", at("a"), "--key", key, "--checkpoint", at("a/checkpoint")}},
 		{"a checkpoint of another log", 2, []string{"verify", at("a"), "--key", key, "--checkpoint", at("b/checkpoint")}},
 		{"what is no checkpoint", 2, []string{"verify", at("a"), "--key", key, "--checkpoint", key}},
+		{"a file that is nothing to verify", 2, []string{"verify", key, "--key", key}},
 		{"a checkpoint, and part of the log", 2, []string{"verify", at("a"), "--key", key, "--from", "1", "--checkpoint", at("a/checkpoint")}},
 		{"two checkpoints of a log", 2, []string{"verify", at("a"), "--key", key, "--checkpoint", at("a/checkpoint"), "--checkpoint", at("a/checkpoint")}},
 		{"the only key is another log's", 1, []string{"verify", at("a"), "--key", other}},
@@ -104,6 +107,15 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 		if code := run(t.Context(), append([]string{"audit"}, c.args...)); code != c.want {
 			t.Errorf("%s: exit %d, want %d", c.claim, code, c.want)
 		}
+	}
+	// An empty table might as well be one that could not be filled.
+	cmd := commands()
+	var said strings.Builder
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(&said)
+	cmd.SetArgs([]string{"audit", "query", at("a"), "--reason", "none"})
+	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(said.String(), "no record agrees") {
+		t.Errorf("a query that nothing agrees with says %q, %v", said.String(), err)
 	}
 }
 
@@ -128,6 +140,7 @@ func TestWrongArgumentsAreNoAnswer(t *testing.T) {
 		{2, []string{"policy", "test", nothing}},
 		{2, []string{"policy", "test", config}},
 		{2, []string{"policy", "explain", "--record", nothing, "0198c0de-0000-7000-8000-000000000000"}},
+		{2, []string{"demo", "--once", "--dir", dir}},
 		{2, []string{"lab", "--seeds", "0"}},
 		{2, []string{"lab", "--replicas", "0"}},
 		{2, []string{"lab", "--requests", "-1"}},

@@ -52,8 +52,9 @@ type residencyCheck struct {
 	anchored bool
 	json     bool
 
-	judge *claim.Judge
-	rests []evidence
+	judge  *claim.Judge
+	rests  []evidence
+	absent []string // logs of relays inside the region
 }
 
 // evidence is one log that an answer rests on.
@@ -73,6 +74,7 @@ type evidence struct {
 type residencyAnswer struct {
 	claim.Verdict
 	RestsOn []evidence `json:"rests_on"`
+	Absent  []string   `json:"absent,omitempty"` // logs of relays inside the region, which it does not need
 	Assumes []string   `json:"assumes"`
 }
 
@@ -134,6 +136,8 @@ func (r *residencyCheck) open(entries []registered, of *side) ([]reconcile.Log, 
 		if e.Log == "" || r.v.there(e) != nil {
 			if outside {
 				r.judge.Doubt("the log of %s is missing", e.origin)
+			} else {
+				r.absent = append(r.absent, e.origin)
 			}
 			continue
 		}
@@ -211,7 +215,7 @@ func (r *residencyCheck) answer(out io.Writer) error {
 	v := r.judge.Verdict()
 	var err error
 	if r.json {
-		err = json.NewEncoder(out).Encode(residencyAnswer{v, r.rests, assumptions})
+		err = json.NewEncoder(out).Encode(residencyAnswer{v, r.rests, r.absent, assumptions})
 	} else {
 		err = r.print(out, v)
 	}
@@ -228,11 +232,14 @@ func (r *residencyCheck) answer(out io.Writer) error {
 }
 
 func (r *residencyCheck) print(w io.Writer, v claim.Verdict) error {
-	words := map[claim.Result]string{claim.Holds: "HOLDS", claim.DoesNot: "DOES NOT HOLD", claim.CannotTell: "CANNOT TELL"}
+	words := map[claim.Result]string{claim.Holds: "HOLDS:", claim.DoesNot: "DOES NOT HOLD that", claim.CannotTell: "CANNOT TELL whether"}
 	say := func(format string, args ...any) { sayf(w, format+"\n", args...) }
-	say("%s: %s", words[v.Result], v.Claim)
+	say("%s %s", words[v.Result], v.Claim)
 	say("%d such requests were allowed: %d served inside by the word of a relay, %d decided for inside and seen by no relay, %d decided for outside and served nowhere, %d served outside",
 		v.Requests, v.Inside, v.Trusted, v.Unserved, v.Violated)
+	if v.OfTenant == 0 {
+		say("No log holds an allowed request of %s of that time, whatever its label: see that this is the tenant's name.", v.Claim.Tenant)
+	}
 	for _, s := range v.Against {
 		say("  outside: %s attempt %d, %s, at %s in %s, by the log of the %s (record %d of %s)", s.ID, s.Attempt, s.Time.Format(timeFormat), s.Replica, s.Region, s.By, s.Index, s.Log)
 	}
@@ -257,6 +264,9 @@ func (r *residencyCheck) print(w io.Writer, v claim.Verdict) error {
 		default:
 			say("    others vouch for all of it")
 		}
+	}
+	for _, origin := range r.absent {
+		say("  and not on log %s, which is not there: what its relay served was served inside", origin)
 	}
 	say("and it is taken for granted that:")
 	for _, a := range assumptions {

@@ -132,7 +132,8 @@ func (v *verification) run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	if len(v.relays.logs) > 0 && !v.bad {
+	held := len(v.relays.logs) > 0 && !v.bad
+	if held {
 		report, err := reconcile.Run(v.gateways.logs, v.relays.logs, v.options())
 		if err != nil {
 			return cannotTell(err)
@@ -147,6 +148,9 @@ func (v *verification) run(ctx context.Context, args []string) error {
 				return err
 			}
 		}
+	}
+	if len(v.relays.logs) > 0 && v.bad && !v.json && !held {
+		sayf(v.out, "the two sides were not held against each other: for that every log has to be there, and whole\n")
 	}
 	if !v.bad {
 		if err := v.printUnused(); err != nil {

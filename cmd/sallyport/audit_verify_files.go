@@ -118,7 +118,7 @@ type checkpointResult struct {
 func (v *verification) checkpoint(path string, of *side) error {
 	origin, text, err := tlog.ReadCheckpointFile(path)
 	if err != nil {
-		return cannotTell(err)
+		return cannotTell(fmt.Errorf("%w; nor is it the directory of a log, an excerpt, a bundle or a %s file", err, proofSuffix))
 	}
 	key, err := v.pins.signer(origin, text)
 	if err != nil {

@@ -27,8 +27,10 @@ func (v *verification) printReport(r verified) error {
 	return v.print(r, func() {
 		if !r.OK() {
 			sayf(v.out, "%s: %s\n", wrong(r.Code), r.Detail)
-			if r.Code != tlog.NotAnchored { // else it has not been read
-				sayf(v.out, "whole up to %d records of %s\n", r.TreeSize, r.Origin)
+			if r.Code == tlog.NotAnchored {
+				sayf(v.out, "not read: %s\n", r.Origin)
+			} else { // what is signed by another key than the pinned one may be whole, and does not count
+				sayf(v.out, "whole up to %d records of %s\n", min(r.TreeSize, uint64(max(r.FirstBad, 0))), r.Origin)
 			}
 			return
 		}

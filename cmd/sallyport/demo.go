@@ -57,6 +57,9 @@ func runDemo(cmd *cobra.Command, o demoOptions) (err error) {
 	if o.dir, err = filepath.Abs(o.dir); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
+	if there, err := os.ReadDir(o.dir); err == nil && len(there) > 0 {
+		return fmt.Errorf("demo: %s is not empty: name a directory that is, or none", o.dir)
+	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	world, err := newDemoWorld(ctx, o, newLogger(cmd, slog.LevelWarn), newLogger(cmd, slog.LevelError))

@@ -278,7 +278,7 @@ func (w *demoWorld) startGateway(ctx context.Context, o demoOptions) error {
 		"policy": map[string]any{"bundle": "policy", "timeout": "2s"},
 		"models": []any{map[string]any{"name": demoModel, "dir": "model"}},
 		"pools":  w.poolSection(),
-		"audit":  map[string]any{"dir": "audit", "key_file": "audit.key", "mode": "strict", "segment": "4MiB"},
+		"audit":  map[string]any{"dir": "audit", "key_file": "audit.key", "mac_keys": "secrets/mac", "mode": "strict", "segment": "4MiB"},
 	})
 	if err != nil {
 		return err
