@@ -58,10 +58,14 @@ func auditBundleCommand() *cobra.Command {
 				return err
 			}
 			n, err := b.make(args)
-			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "%d records in %s\n", n, b.out)
+			if err != nil {
+				return err
 			}
-			return err
+			for _, path := range b.absent {
+				fmt.Fprintf(cmd.ErrOrStderr(), "sallyport: records name the policy %s, which is not there: it is not packed, and their decisions cannot be made again\n", path)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%d records in %s\n", n, b.out)
+			return nil
 		},
 	}
 	read.flag(cmd)
@@ -81,6 +85,7 @@ type bundler struct {
 
 	w       *bundle.Writer
 	packed  map[string]bool // digests of policies
+	absent  []string        // paths of policies that could not be
 	records uint64
 }
 
@@ -250,6 +255,7 @@ func (b *bundler) policies(dir, packed string) error {
 		}
 		text, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
+			b.absent = append(b.absent, path)
 			continue
 		}
 		if err != nil {

@@ -119,6 +119,37 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 	}
 }
 
+func TestABundleSaysWhichPolicyItLacks(t *testing.T) {
+	dir, keyFile := t.TempDir(), filepath.Join(t.TempDir(), "key")
+	if _, err := createLogKey(keyFile, "example.org/gateway"); err != nil {
+		t.Fatal(err)
+	}
+	key, err := tlog.ReadKeyFile(keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := tlog.Open(tlog.Config{Dir: dir, Key: key, Boot: audit.Gateway{SPIFFE: "spiffe://example.org/gateway"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest := strings.Repeat("7b", 32)
+	r := &audit.Record{Kind: audit.KindDecision, ID: audit.NewID(), Status: audit.StatusDenied, Policy: &audit.Policy{Digest: digest}}
+	if _, err := log.Append(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := commands()
+	var said strings.Builder
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(&said)
+	cmd.SetArgs([]string{"audit", "bundle", dir, "--out", filepath.Join(t.TempDir(), "x.tar")})
+	if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(said.String(), digest) {
+		t.Errorf("%v, and it says %q", err, said.String())
+	}
+}
+
 func TestWrongArgumentsAreNoAnswer(t *testing.T) {
 	dir := t.TempDir()
 	nothing := filepath.Join(dir, "nothing")
