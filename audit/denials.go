@@ -94,8 +94,8 @@ func (c denialCount) one(now int64) denialCount {
 	return denialCount{c.n + 1, c.first, max(c.last, now)}
 }
 
-// SourcePrefix is what an address counts under: IPv4 /24, IPv6 /56. It drops what could name a
-// person, and what one attacker could vary at will.
+// SourcePrefix is what an address counts under: IPv4 /24, IPv6 /56. It drops what
+// could name a person, and what one attacker could vary at will.
 func SourcePrefix(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := 56

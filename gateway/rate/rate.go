@@ -52,7 +52,7 @@ type Key struct {
 }
 
 // MaxBuckets is how many buckets a [Table] holds unless it is told otherwise: some
-// 20 MB.
+// 20 MB, of names that are as long as most.
 const MaxBuckets = 1 << 16
 
 // Table holds buckets, as many as there is room for. A group has buckets of its own
