@@ -60,6 +60,12 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 	if err := os.CopyFS(at("wiped"), os.DirFS(at("a"))); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.CopyFS(at("bare"), os.DirFS(at("a"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(at("bare/wal")); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.CopyFS(at("headless"), os.DirFS(at("a"))); err != nil {
 		t.Fatal(err)
 	}
@@ -86,6 +92,7 @@ func TestWhatCannotBeReadIsNoAnswer(t *testing.T) {
 		{"a class that there is not", 2, []string{"query", at("a"), "--class", "chats"}},
 		{"a kind that there is not", 2, []string{"export", at("a"), "--kind", "decisions", "--out", at("x")}},
 		{"a log whose segments are gone", 1, []string{"verify", at("wiped"), "--key", key}},
+		{"a log whose segments are gone with their folder", 1, []string{"verify", at("bare"), "--key", key}},
 		{"a log whose checkpoint is gone", 2, []string{"verify", at("headless"), "--key", key}},
 		{"the same, with one that was kept", 0, []string{"verify", at("headless"), "--key", key, "--checkpoint", at("a/checkpoint")}},
 		{"a query of a log whose segments are gone", 2, []string{"query", at("wiped")}},
