@@ -83,7 +83,7 @@ func parseTree(text []byte) (checkpoint, error) {
 	}
 	size, err := strconv.ParseUint(string(lines[1]), 10, maxTreeHeight)
 	if err != nil {
-		return checkpoint{}, fmt.Errorf("checkpoint's tree size: %w", err)
+		return checkpoint{}, errors.New("checkpoint's second line is no tree size") // and any file's might be quoted
 	}
 	root, err := tlog.ParseHash(string(lines[2]))
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -50,7 +49,10 @@ func (r *reads) note(cmd *cobra.Command, args []string, paths ...string) error {
 			return cannotTell(err)
 		}
 	}
-	return r.leave(cmd, args, paths...)
+	if err := r.leave(cmd, args, paths...); err != nil {
+		return cannotTell(fmt.Errorf("that it is read cannot be recorded, so it is not; --unrecorded reads it all the same: %w", err))
+	}
+	return nil
 }
 
 // leave leaves a note beside each path that is the directory of a log. Excerpts
@@ -64,7 +66,7 @@ func (r *reads) leave(cmd *cobra.Command, args []string, paths ...string) error 
 		if err == nil || r.unrecorded {
 			continue
 		}
-		return cannotTell(fmt.Errorf("that %s is read cannot be recorded, so it is not; --unrecorded reads it all the same: %w", path, err))
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
 }
@@ -91,6 +93,6 @@ func accessOf(cmd *cobra.Command, args []string) access {
 // nobody.
 func (r *reads) try(cmd *cobra.Command, args []string, paths ...string) {
 	if err := r.leave(cmd, args, paths...); err != nil {
-		fmt.Fprintln(cmd.ErrOrStderr(), "sallyport: the log does not hold that it was verified:", errors.Unwrap(err))
+		fmt.Fprintln(cmd.ErrOrStderr(), "sallyport: verified all the same, but the log will not hold that it was:", err)
 	}
 }
