@@ -3,130 +3,219 @@ package tlog
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
+	"strconv"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
 )
 
+// The power goes, or the process, at any point, and before that any write or sync
+// may have failed. So it is over two directories, of which the second may be all
+// that is left, and while the key changes.
 func TestAPowerCutLosesNothingAcknowledged(t *testing.T) {
-	rounds := 60
+	rounds := 80
 	if testing.Short() {
 		rounds = 12
 	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	torn, countersigned := 0, 0
+	var failures, torn, countersigned, turned int
 	for round := range rounds {
-		d := &powerDisk{files: make(map[string]*powerFile)}
-		cfg := testConfig(t, testKey(t))
-		cfg.CheckpointEvery = time.Hour
-		durability := audit.Strict
-		if round%2 == 0 {
-			cfg.Dir2, durability = t.TempDir(), audit.Strict2
-		}
-		var mu sync.Mutex
-		acked := make(map[uint64]string)
-		halt := make(chan struct{})
-		syncs := 0
-		// The power goes while a batch is written and not synced, or a trailer.
-		after, at := 3+rng.IntN(40), []string{"after write", "after trailer"}[round/2%2]
-		cfg.create = d.create
-		cfg.reach = func(point string) error {
-			if point == at {
-				if syncs++; syncs == after {
-					close(halt)
-					select {} // this machine is gone
-				}
+		t.Run(strconv.Itoa(round), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(1, uint64(round)))
+			o := newOutage(t, round, rng)
+			found := o.run(t, rng)
+			failed, after := o.disk.failures()
+			if failed > 0 {
+				failures++
 			}
+			if after > 0 {
+				t.Errorf("%d writes or syncs of a file that had failed", after)
+			}
+			if found.torn > 0 {
+				torn++
+			}
+			if found.countersigned > 0 {
+				countersigned++
+			}
+			if len(found.rotations) > 0 {
+				turned++
+			}
+		})
+	}
+	t.Logf("%d power cuts: %d after a failure, %d with a torn batch, %d that took the last signature, %d after the key had changed", rounds, failures, torn, countersigned, turned)
+	if min(failures, torn, countersigned, turned) == 0 {
+		t.Error("some of that is not tested")
+	}
+}
+
+// outage is a log that is written to until its machine stops.
+type outage struct {
+	cfg        Config
+	durability audit.Durability
+	next       *Key // the key changes to it, unless it is nil
+	disk       *powerDisk
+	fails      int             // one in so many writes and syncs, unless it is 0
+	stopped    <-chan struct{} // closed when the machine stops
+	end        func()          // lets what is held then fail
+
+	mu    sync.Mutex
+	acked map[uint64]string
+}
+
+func newOutage(t *testing.T, round int, rng *rand.Rand) *outage {
+	o := &outage{cfg: testConfig(t, testKey(t)), durability: audit.Strict, disk: newPowerDisk(), acked: make(map[uint64]string)}
+	o.cfg.CheckpointEvery = []time.Duration{time.Hour, 2 * time.Millisecond}[round%2]
+	if round%3 == 0 {
+		o.cfg.Dir2, o.durability = t.TempDir(), audit.Strict2
+	}
+	if round%5 == 0 {
+		o.next = testKey(t)
+	}
+	if round%4 > 0 {
+		o.fails = 4 + rng.IntN(30)
+	}
+	points := []string{"before write", "after write", "after sync", "before trailer", "after trailer", "before ack", "rolling"}
+	o.cfg.create = o.disk.create
+	o.cfg.reach, o.stopped, o.end = stopAt(points[rng.IntN(len(points))], 3+rng.IntN(60))
+	return o
+}
+
+// stopAt holds whatever reaches a point once one of them has been reached so many
+// times, until end is called; then that fails.
+func stopAt(point string, times int) (reach func(string) error, stopped <-chan struct{}, end func()) {
+	gone, over := make(chan struct{}), make(chan struct{})
+	var left atomic.Int64
+	left.Store(int64(times))
+	reach = func(at string) error {
+		if at == point && left.Add(-1) == 0 {
+			close(gone)
+		}
+		select {
+		case <-gone:
+			<-over
+			return syscall.EIO
+		default:
 			return nil
 		}
-		l, err := Open(cfg)
-		if err != nil {
-			t.Fatal(err)
+	}
+	return reach, gone, sync.OnceFunc(func() { close(over) })
+}
+
+// run writes to the log, stops it, and looks at what is left. It returns what a
+// power cut left.
+func (o *outage) run(t *testing.T, rng *rand.Rand) *recovered {
+	l, err := Open(o.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.disk.fail(o.fails, rng.Uint64())
+	var busy sync.WaitGroup
+	for writer := range 3 {
+		busy.Go(func() { o.write(l, writer) })
+	}
+	defer func() {
+		o.end()
+		busy.Wait()
+		_ = l.Close() // it has failed
+	}()
+	done := make(chan struct{})
+	go func() {
+		busy.Wait()
+		close(done)
+	}()
+	select {
+	case <-o.stopped:
+	case <-done: // it was halted before
+	}
+	o.mu.Lock()
+	acked := maps.Clone(o.acked)
+	o.mu.Unlock()
+	dirs := []string{o.cfg.Dir}
+	if o.cfg.Dir2 != "" {
+		dirs = append(dirs, o.cfg.Dir2)
+	}
+	o.check(t, acked, o.disk.cut(t, everything, dirs...)...)
+	if len(dirs) > 1 {
+		o.check(t, acked, o.disk.cut(t, anything(rng), o.cfg.Dir2)...)
+	}
+	return o.check(t, acked, o.disk.cut(t, anything(rng), dirs...)...)
+}
+
+// write appends records, small ones and large, and changes the key meanwhile.
+func (o *outage) write(l *Log, writer int) {
+	for i := range 300 {
+		if writer == 0 && i == 8 && o.next != nil {
+			_, _ = l.Rotate(noDeadline{}, o.next) // what is in the log tells
 		}
-		for w := range 4 {
-			go func() {
-				for i := 0; ; i++ {
-					r := decision(w<<20 + i)
-					r.Durability = durability
-					at, err := l.Append(noDeadline{}, r)
-					if err != nil {
-						return
-					}
-					mu.Lock()
-					acked[at.Index] = r.ID
-					mu.Unlock()
-				}
-			}()
+		r := decision(writer<<20 + i)
+		if i%2 == 0 {
+			r = &audit.Record{Kind: audit.KindHeartbeat, ID: audit.NewID()}
 		}
-		<-halt
-		time.Sleep(time.Millisecond) // acknowledgements on their way
-		copied := cfg
-		copied.Dir, copied.create, copied.reach = filepath.Join(t.TempDir(), "copy"), nil, nil
-		d.cut(t, cfg.Dir, func() bool { return rng.IntN(2) == 0 })
-		if err := os.CopyFS(copied.Dir, os.DirFS(cfg.Dir)); err != nil {
-			t.Fatal(err)
+		r.Durability = o.durability
+		at, err := l.Append(noDeadline{}, r)
+		if err == nil {
+			o.mu.Lock()
+			o.acked[at.Index] = r.ID
+			o.mu.Unlock()
+		} else if l.Err() != nil {
+			return
 		}
-		if cfg.Dir2 != "" {
-			copied.Dir2 = filepath.Join(t.TempDir(), "second")
-			if err := os.CopyFS(copied.Dir2, os.DirFS(cfg.Dir2)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		// What is signed, and the last batch if it is only sealed.
-		rec, err := recoverLog(copied.Dir, copied.Dir, copied.Key)
-		if err != nil {
-			t.Fatalf("round %d: %v", round, err)
-		}
+	}
+}
+
+// check opens copies of the log's directories, and looks for what was
+// acknowledged. It returns what was found before.
+func (o *outage) check(t *testing.T, acked map[uint64]string, dirs ...string) *recovered {
+	t.Helper()
+	cfg := Config{Dir: dirs[0], Key: o.cfg.Key, SegmentBytes: o.cfg.SegmentBytes, HeartbeatEvery: time.Hour, Boot: self}
+	if len(dirs) > 1 {
+		cfg.Dir2 = dirs[1]
+	}
+	rec, err := recoverLog(cfg.Dir, cfg.Dir, cfg.Key)
+	var fault *Fault
+	if o.next != nil && errors.As(err, &fault) && fault.Code == KeyMismatch {
+		cfg.Key = o.next
+		rec, err = recoverLog(cfg.Dir, cfg.Dir, cfg.Key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.fails == 0 {
 		signed := 0
-		for _, err := range Read(copied.Dir, 0) {
+		for _, err := range Read(cfg.Dir, 0) {
 			if err != nil {
 				break // of the batch in flight something is there, beyond what is not
 			}
 			signed++
 		}
 		if rec.state.tree.size != uint64(signed+rec.countersigned) {
-			t.Errorf("round %d: %d signed and %d sealed of %d", round, signed, rec.countersigned, rec.state.tree.size)
-		}
-		if rec.countersigned > 0 {
-			countersigned++
-		}
-		recovered, err := Open(copied)
-		if err != nil {
-			t.Fatalf("round %d: %v", round, err)
-		}
-		mustClose(t, recovered)
-		if report := mustVerify(t, copied); report.Unresolved != 0 {
-			t.Errorf("round %d: %+v", round, report)
-		}
-		rs := records(t, copied.Dir)
-		mu.Lock()
-		for index, id := range acked {
-			if index >= uint64(len(rs)) || rs[index].ID != id {
-				t.Errorf("round %d: acknowledged record %d is lost", round, index)
-			}
-		}
-		mu.Unlock()
-		for _, r := range rs {
-			if r.Kind == "boot" && bytes.Contains(r.Event, []byte("torn_bytes")) {
-				torn++
-			}
+			t.Errorf("%d signed and %d sealed of %d", signed, rec.countersigned, rec.state.tree.size)
 		}
 	}
-	t.Logf("%d power cuts, %d with a torn batch, %d that took the last signature", rounds, torn, countersigned)
-	if torn == 0 || countersigned == 0 {
-		t.Error("no cut tore anything, or took a signature")
+	mustClose(t, mustOpen(t, cfg))
+	report, err := Verify(cfg.Dir, cfg.Key.Verifier(), VerifyOptions{Signatures: EverySignature})
+	if err != nil || !report.OK() || report.Unresolved != 0 {
+		t.Fatalf("Verify = %+v, %v", report, err)
 	}
+	rs := records(t, cfg.Dir)
+	for index, id := range acked {
+		if index >= uint64(len(rs)) || rs[index].ID != id {
+			t.Errorf("acknowledged record %d is lost", index)
+		}
+	}
+	return rec
 }
 
 // Only the last batch of a log may lack its signature, and the last of an older
 // segment is not it.
 func TestASegmentIsSyncedToItsEndBeforeTheNextOneBegins(t *testing.T) {
-	d := &powerDisk{files: make(map[string]*powerFile)}
+	d := newPowerDisk()
 	cfg := testConfig(t, testKey(t))
 	cfg.CheckpointEvery, cfg.Dir2, cfg.create = time.Hour, t.TempDir(), d.create
 	l, err := Open(cfg)
@@ -140,12 +229,8 @@ func TestASegmentIsSyncedToItsEndBeforeTheNextOneBegins(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.cut(t, cfg.Dir, func() bool { return false })
-	for _, dir := range []string{cfg.Dir, cfg.Dir2} {
-		copied := Config{Dir: filepath.Join(t.TempDir(), "copy"), Key: cfg.Key, Boot: self, SegmentBytes: minSegmentBytes}
-		if err := os.CopyFS(copied.Dir, os.DirFS(dir)); err != nil {
-			t.Fatal(err)
-		}
+	for _, dir := range d.cut(t, nothing, cfg.Dir, cfg.Dir2) {
+		copied := Config{Dir: dir, Key: cfg.Key, Boot: self, SegmentBytes: minSegmentBytes}
 		mustClose(t, mustOpen(t, copied))
 		if report := mustVerify(t, copied); report.Decisions != n {
 			t.Errorf("%d decisions of %d", report.Decisions, n)

@@ -304,7 +304,7 @@ func TestALogOfFormat1IsReadAndGoesOn(t *testing.T) {
 // What makes the trailer before durable in the first directory may have failed
 // before it came to the second.
 func TestNoTrailerIsLeftBehindInTheSecondDirectory(t *testing.T) {
-	d := &powerDisk{files: make(map[string]*powerFile)}
+	d := newPowerDisk()
 	cfg := testConfig(t, testKey(t))
 	cfg.Dir2, cfg.create, cfg.CheckpointEvery = t.TempDir(), d.create, time.Hour
 	var armed atomic.Bool
@@ -324,14 +324,9 @@ func TestNoTrailerIsLeftBehindInTheSecondDirectory(t *testing.T) {
 	kept.Durability = audit.Strict2
 	mustAppend(t, l, kept)
 	await(t, "quiet", func() bool { return len(l.main.spare) == 1 && len(l.mirror.spare) == 1 })
-	d.cut(t, cfg.Dir, func() bool { return false })
+	left := d.cut(t, nothing, cfg.Dir, cfg.Dir2)
 	copied := cfg
-	copied.Dir, copied.Dir2, copied.create, copied.reach = t.TempDir(), t.TempDir(), nil, nil
-	for to, from := range map[string]string{copied.Dir: cfg.Dir, copied.Dir2: cfg.Dir2} {
-		if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	copied.Dir, copied.Dir2, copied.create, copied.reach = left[0], left[1], nil, nil
 	mustClose(t, mustOpen(t, copied))
 	mustVerify(t, copied)
 	for _, r := range records(t, copied.Dir2) {

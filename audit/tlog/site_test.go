@@ -3,7 +3,6 @@ package tlog
 import (
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -165,99 +164,6 @@ func failAt(t *testing.T, site string, cause error, nth int) {
 	for index, id := range acked {
 		if index >= uint64(len(rs)) || rs[index].ID != id {
 			t.Errorf("acknowledged record %d is lost", index)
-		}
-	}
-}
-
-// powerDisk remembers what each file is sure to hold, and what a power cut may
-// have left of the rest.
-type powerDisk struct {
-	mu    sync.Mutex
-	files map[string]*powerFile
-}
-
-func (d *powerDisk) create(path string) (segmentFile, error) {
-	f, err := createOSFile(path)
-	if err != nil {
-		return nil, err
-	}
-	p := &powerFile{segmentFile: f, disk: d}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.files[path] = p
-	return p, nil
-}
-
-type powerFile struct {
-	segmentFile
-	disk    *powerDisk
-	durable []byte         // guarded by the disk's lock, as pending
-	pending map[int][]byte // sectors written since the last sync
-}
-
-const sector = sectorSize
-
-func (f *powerFile) WriteAt(p []byte, off int64) (int, error) {
-	n, err := f.segmentFile.WriteAt(p, off)
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	if f.pending == nil {
-		f.pending = make(map[int][]byte)
-	}
-	for len(p) > 0 {
-		number, at := int(off)/sector, int(off)%sector
-		s, ok := f.pending[number]
-		if !ok {
-			s = make([]byte, sector)
-			if from := number * sector; from < len(f.durable) {
-				copy(s, f.durable[from:])
-			}
-			f.pending[number] = s
-		}
-		c := copy(s[at:], p)
-		p, off = p[c:], off+int64(c)
-	}
-	return n, err
-}
-
-func (f *powerFile) Datasync() error {
-	if err := f.segmentFile.Datasync(); err != nil {
-		return err
-	}
-	f.disk.mu.Lock()
-	defer f.disk.mu.Unlock()
-	for number, s := range f.pending {
-		f.put(number, s)
-	}
-	f.pending = nil
-	return nil
-}
-
-// put makes a sector durable. The caller holds the disk's lock.
-func (f *powerFile) put(number int, s []byte) {
-	if end := (number + 1) * sector; end > len(f.durable) {
-		f.durable = append(f.durable, make([]byte, end-len(f.durable))...)
-	}
-	copy(f.durable[number*sector:], s)
-}
-
-// cut is the disk after a power cut: of what was not synced, any sectors may be
-// there, in any order.
-func (d *powerDisk) cut(t *testing.T, dir string, survives func() bool) {
-	t.Helper()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for path, f := range d.files {
-		for number, s := range f.pending {
-			if survives() {
-				f.put(number, s)
-			}
-		}
-		if _, err := os.Stat(path); err != nil {
-			continue // removed
-		}
-		if err := os.WriteFile(path, f.durable, 0o600); err != nil {
-			t.Fatal(err)
 		}
 	}
 }
