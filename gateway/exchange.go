@@ -71,9 +71,9 @@ type exchange struct {
 	wait        time.Duration // before it is worth asking again; 0: nobody knows
 	reason      string        // why this attempt is not the first, or is not where it might be
 	reservation *fleet.Reservation
-	stale       bool // policy changed while this attempt was being written down
-	recorded    bool // the log holds how this attempt was decided
-	open        bool // the log holds a decision of ours that has no outcome yet
+	stale       error // what changed while this attempt was being written down; nil: nothing
+	recorded    bool  // the log holds how this attempt was decided
+	open        bool  // the log holds a decision of ours that has no outcome yet
 
 	// forward
 	sent     time.Time  // when; zero: nothing was

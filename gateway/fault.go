@@ -99,6 +99,7 @@ var (
 	errLogQuota         = errors.New("tenant has spent its share of the log")
 	errUnrecorded       = errors.New("audit log takes no more than what is owed")
 	errPolicyMoved      = errors.New("policy kept changing while the request was placed")
+	errReplicaMoved     = errors.New("replica changed while the request was written down")
 )
 
 // faults is the one table from error to fault. The first row whose error is in
@@ -146,6 +147,7 @@ var faults = []struct {
 	{audit.ErrUnavailable, unavailable("audit_unavailable", "audit_unavailable", "The request could not be recorded, so it was not forwarded.")},
 	{errInflight, notReady("inflight_bytes", "The gateway has too much in hand.")},
 	{errPolicyMoved, notReady("policy_moved", "The gateway is being reconfigured.")},
+	{errReplicaMoved, notReady("replica_moved", "The gateway is being reconfigured.")},
 	{errLimited, limited("rate_limited", "The model servers have too many requests.")},
 	{errTooOften, limited("caller_rate", "Too many requests.")},
 	{errKnocking, limited("source_rate", "Too many requests.")},

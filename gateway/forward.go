@@ -12,8 +12,8 @@ import (
 	"github.com/sallyport-ai/sallyport/routing/ticket"
 )
 
-// maxMoves bounds how often a request is decided anew because policy changed
-// under it.
+// maxMoves bounds how often a request is decided anew because policy or its replica
+// changed under it.
 const maxMoves = 3
 
 // trustFor is how long after a request's arrival its credential is not asked for
@@ -21,9 +21,10 @@ const maxMoves = 3
 const trustFor = 100 * time.Millisecond
 
 // recheck looks again at what may have changed between the decision and now:
-// the credential may have run out, and policy may have been replaced. A new
-// policy is asked at once; if it still allows, the attempt is placed again
-// under a decision record of its own.
+// the credential may have run out, policy may have been replaced, and the replica
+// withdrawn or started anew. A new policy is asked at once; if it still allows, and
+// without the replica, the attempt is placed again under a decision record of its
+// own.
 func (x *exchange) recheck(ctx context.Context) error {
 	if err := ours(ctx); err != nil {
 		return err
@@ -39,14 +40,24 @@ func (x *exchange) recheck(ctx context.Context) error {
 			return err
 		}
 	}
+	var moved error
 	now := x.g.cfg.Policy.Snapshot()
-	if now == x.snap {
+	switch {
+	case now != x.snap:
+		moved = errPolicyMoved
+	case !x.reservation.Stands():
+		moved = errReplicaMoved
+	default:
 		return nil
 	}
 	if x.attempt >= x.g.cfg.MaxAttempts+maxMoves {
-		return errPolicyMoved
+		return moved
 	}
-	x.snap, x.stale, x.reason = now, true, faultOf(errPolicyMoved).Reason
+	x.stale, x.reason = moved, faultOf(moved).Reason
+	if now == x.snap {
+		return nil // it is only placed again
+	}
+	x.snap = now
 	x.model, _ = now.Model(x.request.Model) // its name may mean another model now
 	if err := x.resolve(); err != nil {
 		return err

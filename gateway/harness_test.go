@@ -336,7 +336,19 @@ func (w *world) startReplica(ctx context.Context, pool, name string, gateway rel
 	return nil
 }
 
-func (w *world) startFleet(ctx context.Context) error {
+func (w *world) startFleet(ctx context.Context) (err error) {
+	if w.fleet, err = fleet.New(w.fleetConfig()); err != nil {
+		return err
+	}
+	w.running.Go(func() { _ = w.fleet.Run(ctx) })
+	if !await.Within(await.Limit, w.whole) {
+		return fmt.Errorf("replicas did not become ready: %+v", w.fleet.Replicas())
+	}
+	return nil
+}
+
+// fleetConfig is that of a fleet of all replicas.
+func (w *world) fleetConfig() fleet.Config {
 	cfg := fleet.Config{
 		TLS: func(t fleet.Target) (*tls.Config, error) {
 			return workload.ClientConfig(w.self, workload.ExactID(spiffeid.RequireFromString(t.ID))), nil
@@ -354,20 +366,15 @@ func (w *world) startFleet(ctx context.Context) error {
 		pool := strings.Split(strings.TrimPrefix(id, "spiffe://"+testDomain+"/pool/"), "/")[0]
 		cfg.Targets = append(cfg.Targets, fleet.Target{Address: address, ID: id, Pool: pool, Region: "eu-1", Models: []string{"small"}})
 	}
-	var err error
-	if w.fleet, err = fleet.New(cfg); err != nil {
-		return err
-	}
-	w.running.Go(func() { _ = w.fleet.Run(ctx) })
-	if !await.Within(await.Limit, w.whole) {
-		return fmt.Errorf("replicas did not become ready: %+v", w.fleet.Replicas())
-	}
-	return nil
+	return cfg
 }
 
 // whole says whether every replica may take chat requests.
-func (w *world) whole() bool {
-	for _, s := range w.fleet.Replicas() {
+func (w *world) whole() bool { return ready(w.fleet) }
+
+// ready is whole of another fleet.
+func ready(f *fleet.Fleet) bool {
+	for _, s := range f.Replicas() {
 		if s.Excluded != "" || len(s.Routes) == 0 || !s.Stream.Credits() {
 			return false
 		}

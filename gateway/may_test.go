@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io/fs"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/policies"
 	"github.com/sallyport-ai/sallyport/policy"
+	"github.com/sallyport-ai/sallyport/routing/fleet"
+	"github.com/sallyport-ai/sallyport/test/await"
 )
 
 // misbehaving is a policy that allows acme's chats and fails in a way that the
@@ -260,6 +263,52 @@ func TestAPolicyThatNeverStandsStill(t *testing.T) {
 		if d.Attempt != i+1 {
 			t.Errorf("decision %d is of attempt %d", i, d.Attempt)
 		}
+	}
+}
+
+// What was decided for a replica is not sent to it once it has been withdrawn.
+func TestAReplicaWithdrawnBeforeForwardingGetsNothing(t *testing.T) {
+	w := inWorld(t)
+	targets := w.fleetConfig()
+	f, err := fleet.New(targets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = f.Run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	await.That(t, "the replicas", func() bool { return ready(f) })
+	var once sync.Once
+	s := serve(t, func(cfg *Config) {
+		cfg.Fleet = f
+		cfg.Log = appendFunc(func(ctx context.Context, r *audit.Record) (audit.Position, error) {
+			at, err := w.log.Append(ctx, r)
+			if allows(r) {
+				once.Do(func() {
+					rest := slices.DeleteFunc(slices.Clone(targets.Targets), func(t fleet.Target) bool { return t.ID == r.Placement.Replica })
+					if err := f.SetTargets(rest); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			return at, err
+		})
+	})
+	mark := s.newMark()
+	a := s.post("globex", chat(mark))
+	decisions, outcomes := s.story(a)
+	if a.status != http.StatusOK || len(decisions) != 2 || len(outcomes) != 2 {
+		t.Fatalf("%d with %d decisions and %d outcomes", a.status, len(decisions), len(outcomes))
+	}
+	if d := decisions[1]; d.Attempt != 2 || d.Reason != "replica_moved" || d.Placement.Replica == decisions[0].Placement.Replica {
+		t.Errorf("second decision: attempt %d for %s, reason %q", d.Attempt, d.Placement.Replica, d.Reason)
+	}
+	if o := outcomes[0]; o.Status != audit.StatusNotForwarded || o.Attempt != 1 {
+		t.Errorf("outcome of the first: %s of %d", o.Status, o.Attempt)
+	}
+	if got := s.engine.got(mark); len(got) != 1 || got[0].replica != decisions[1].Placement.Replica {
+		t.Errorf("sent to %v", got)
 	}
 }
 

@@ -63,10 +63,10 @@ func (x *exchange) run(ctx context.Context) error {
 		// What may have changed while we waited? Then it is a new decision.
 		if err := x.step(ctx, "recheck", x.recheck); err != nil {
 			x.settle(ctx, notForwarded(err).final())
-			x.recorded = !x.stale // what the new policy says is a decision too
+			x.recorded = x.stale == nil // what the new policy says is a decision too
 			return err
-		} else if x.stale {
-			x.settle(ctx, notForwarded(errPolicyMoved))
+		} else if x.stale != nil {
+			x.settle(ctx, notForwarded(x.stale))
 			continue
 		}
 		// Forward, to that replica and no other. From here on the caller may lose

@@ -223,6 +223,6 @@ var lessons = map[string]func(*exchange) []attribute.KeyValue{
 		return []attribute.KeyValue{attribute.String("sallyport.durability", string(x.durability()))}
 	},
 	"recheck": func(x *exchange) []attribute.KeyValue {
-		return []attribute.KeyValue{attribute.Bool("sallyport.stale", x.stale)}
+		return []attribute.KeyValue{attribute.Bool("sallyport.stale", x.stale != nil)}
 	},
 }

@@ -15,7 +15,7 @@ import (
 // where picks a replica among the permitted pools and reserves room on it.
 func (x *exchange) where(ctx context.Context) error {
 	x.attempt = x.decided + 1
-	x.recorded, x.stale, x.reservation, x.sent = false, false, nil, time.Time{}
+	x.recorded, x.stale, x.reservation, x.sent = false, nil, nil, time.Time{}
 	model, adapter := x.served()
 	ask := fleet.Request{
 		Pools:        x.decision.Pools,

@@ -31,6 +31,7 @@ type replica struct {
 
 	stop   context.CancelFunc // ends the goroutine of keep; nil before Run
 	at     int                // index among the replicas of its pool
+	gone   bool               // it is not a target any more
 	gen    uint64             // changes with everything that a placement looks at, but for the relay's own reports
 	id     string             // configured, or proven first
 	down   routing.Reason     // why the Watch does not make it eligible; empty: it does

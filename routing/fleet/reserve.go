@@ -163,6 +163,15 @@ func (f *Fleet) reserve(req *Request, look *lookup, v *view, p routing.Placement
 	return res
 }
 
+// Stands says whether the replica is still what was decided on: one of the
+// targets, and the same relay process. It is for the moment before anything is
+// sent; that a replica is busier than it was does not matter then.
+func (r *Reservation) Stands() bool {
+	r.fleet.mu.RLock()
+	defer r.fleet.mu.RUnlock()
+	return !r.replica.gone && r.replica.epoch == r.Replica.Epoch
+}
+
 // FirstToken says that the replica began to answer at that time.
 func (r *Reservation) FirstToken(at time.Time) {
 	r.fleet.mu.Lock()

@@ -50,8 +50,12 @@ func (f *Fleet) SetTargets(targets []Target) error {
 		f.pools[t.Pool] = append(f.pools[t.Pool], r)
 	}
 	for _, r := range before {
-		if r != nil && r.stop != nil {
-			r.gen++
+		if r == nil {
+			continue
+		}
+		r.gone = true
+		r.gen++
+		if r.stop != nil {
 			r.stop()
 		}
 	}
