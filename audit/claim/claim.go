@@ -165,6 +165,9 @@ func (j *Judge) Found(f reconcile.Finding, _ bool) {
 		return // the attempt counts where it was served
 	case reconcile.DecisionWithoutForward, reconcile.UndecidedRelayMissing, reconcile.UndecidedForwardPruned:
 		return // the attempt counts where it was decided to be
+	case reconcile.DecisionTwice:
+		j.Doubt("%s holds two decisions of one attempt", f.Log)
+		return
 	case reconcile.Malformed:
 		j.Doubt("a record of %s cannot be read", f.Log)
 		return

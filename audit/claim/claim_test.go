@@ -82,6 +82,7 @@ func TestAForwardWithoutADecisionIsADoubtOutside(t *testing.T) {
 		{"its decision was pruned", reconcile.Finding{Code: reconcile.UndecidedDecisionPruned, Replica: "us", Tenant: "acme"}, CannotTell},
 		{"its decision was to refuse", reconcile.Finding{Code: reconcile.ForwardOfDenied, Replica: "us", Tenant: "acme"}, CannotTell},
 		{"a second one of the same attempt", reconcile.Finding{Code: reconcile.ForwardTwice, Replica: "us", Tenant: "acme"}, CannotTell},
+		{"one attempt was decided twice", reconcile.Finding{Code: reconcile.DecisionTwice, Replica: "r0", Tenant: "acme"}, CannotTell},
 		{"the log of the gateway is missing", reconcile.Finding{Code: reconcile.UndecidedGatewayMissing, Replica: "us"}, CannotTell},
 		{"a record that cannot be read", reconcile.Finding{Code: reconcile.Malformed, Replica: "r0"}, CannotTell},
 	} {

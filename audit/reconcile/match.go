@@ -148,10 +148,25 @@ func (r *run) gateway(l Log, s *span) error {
 				r.report.Outside++
 			}
 			if r.near(rec.at()) {
-				s.open[k] = attemptOf(l, index, rec)
+				r.decided(s, k, attemptOf(l, index, rec))
 			}
 		}
 	})
+}
+
+// decided takes in an attempt that was allowed. Nobody may answer for two of them
+// with one.
+func (r *run) decided(s *span, k key, a *Attempt) {
+	before := s.open[k]
+	s.open[k] = a
+	if f := r.forwards[k]; before == nil && (f == nil || !f.matched || f.of != a.Log) || !r.within(a.Time) {
+		return
+	}
+	found := Finding{Code: DecisionTwice, Log: a.Log, Index: a.Index, ID: a.ID, Attempt: a.N, Replica: a.Replica, Tenant: a.Tenant, Time: a.Time}
+	if before != nil {
+		found.Detail = fmt.Sprintf("also record %d, which is judged no further", before.Index)
+	}
+	r.fault(found)
 }
 
 func attemptOf(l Log, index uint64, rec *leaf) *Attempt {

@@ -74,6 +74,7 @@ const (
 	ForwardTwice           Code = "forward_twice"            // one attempt was served more than once
 	ForwardForeign         Code = "forward_of_other_relay"   // a relay's log holds what another replica served
 	ForwardUnlisted        Code = "forward_of_unlisted_log"  // the fleet register knows no such gateway
+	DecisionTwice          Code = "decision_twice"           // one attempt was decided more than once: which of them was acted on?
 	DecisionWithoutForward Code = "decision_without_forward" // the replica answered, and its relay's log does not hold it
 	Malformed              Code = "malformed_record"
 	Forked                 Code = "forked_log" // a log was given twice, and the copies differ in a record

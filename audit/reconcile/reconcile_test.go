@@ -185,6 +185,14 @@ func TestTwoSidesAreHeldAgainstEachOther(t *testing.T) {
 			gateways: one(func(w *writer) { w.boot("g", true).answered(a, 1, r0) }),
 			relays:   relay(func(w *writer) { w.serve(a, 1).serve(a, 1) }), matched: 1, faults: map[Code]int{ForwardTwice: 1},
 		},
+		"an attempt that was decided twice is found": {
+			gateways: one(func(w *writer) { w.boot("g", true).allow(a, 1, r1).answered(a, 1, r0) }),
+			relays:   relay(func(w *writer) { w.serve(a, 1) }), matched: 1, faults: map[Code]int{DecisionTwice: 1},
+		},
+		"and when the first of them has been answered": {
+			gateways: one(func(w *writer) { w.boot("g", true).answered(a, 1, r0).allow(a, 1, r0) }),
+			relays:   relay(func(w *writer) { w.serve(a, 1) }), matched: 1, unseen: 1, faults: map[Code]int{DecisionTwice: 1},
+		},
 		"a record of another replica in a relay's log is found": {
 			gateways: one(func(w *writer) { w.boot("g", true).answered(a, 1, r1) }),
 			relays:   relay(func(w *writer) { w.serve(a, 1, by(r1)) }), matched: 1, faults: map[Code]int{ForwardForeign: 1},

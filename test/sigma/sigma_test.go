@@ -217,7 +217,7 @@ func TestVerifyTellsOfForwardsWithoutDecisions(t *testing.T) {
 	rules := load(t)
 	for code, fires := range map[reconcile.Code]bool{
 		reconcile.ForwardWithoutDecision: true, reconcile.ForwardOfDenied: true, reconcile.ForwardTwice: true, reconcile.ForwardUnlisted: true,
-		reconcile.DecisionWithoutForward: true, "": false,
+		reconcile.DecisionWithoutForward: true, reconcile.DecisionTwice: true, "": false,
 	} {
 		report := &reconcile.Report{Faults: map[reconcile.Code]int{}}
 		if code != "" {
