@@ -61,8 +61,9 @@
 // then call durable. All who wait for the batch are refused. The batch is
 // written to a new segment under the same indexes, so that the tree never
 // forks, and each allowed decision in it is followed by a not_forwarded
-// outcome. With it goes the batch before, if its trailer is not durable. If the
-// new segment fails too, the log is halted until it is opened again.
+// outcome. With it goes the batch before, if its trailer is not durable; until all
+// of that is there, readers end in the old segment. If the new one fails too, the
+// log is halted until it is opened again.
 //
 // When no new segment can be made, the log goes on in its reserve and takes only
 // what is owed, until there is space again; a gap record then says how long.

@@ -166,7 +166,7 @@ func (f *follower) open() error {
 		return err
 	}
 	segs, err := segmentsAfter(f.dir, f.w.pos.segment)
-	f.w.segs = segs
+	f.w.segs, f.w.unbegun = segs, nil
 	return err
 }
 
@@ -237,6 +237,9 @@ func walkNear(dir string, segs []int, index uint64) (*walker, error) {
 		h, at := r.header, r.pos
 		if err := r.Close(); err != nil {
 			return nil, fmt.Errorf("close segment: %w", err)
+		}
+		if h.Poisoned && i == len(segs)-1 && beginsTorn(dir, segs[i]) != nil {
+			continue
 		}
 		if h.Size <= index {
 			w, err := walkFrom(dir, segs[i+1:], at)

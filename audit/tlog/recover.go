@@ -107,7 +107,10 @@ func checkSpares(dir string, used []int) error {
 func (rec *recovered) dropUnfinished(dir string, segs []int, key *Key) ([]int, error) {
 	for len(segs) > 0 {
 		number := segs[len(segs)-1]
-		err := rec.firstBatch(dir, number, key)
+		h, sealed, err := firstBatch(dir, number)
+		if err != nil && sealed != nil {
+			err = rec.isSealed(h, sealed, key)
+		}
 		if err == nil {
 			break
 		}
@@ -133,24 +136,6 @@ func (rec *recovered) dropUnfinished(dir string, segs []int, key *Key) ([]int, e
 		segs = segs[:len(segs)-1]
 	}
 	return segs, nil
-}
-
-// firstBatch returns nil if a segment starts with a whole batch, or one with its
-// seal.
-func (rec *recovered) firstBatch(dir string, number int, key *Key) error {
-	r, err := openSegment(dir, number)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	_, err = r.next()
-	switch {
-	case errors.Is(err, io.EOF):
-		return r.fault(Truncated, frameHeader, "no batch follows")
-	case err != nil && r.sealed != nil:
-		return rec.isSealed(r.header, r.sealed, key)
-	}
-	return err
 }
 
 // isSealed checks a batch's seal. The error is a *[Fault].

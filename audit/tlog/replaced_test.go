@@ -1,8 +1,10 @@
 package tlog
 
 import (
+	"bytes"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,6 +63,86 @@ func TestAFollowerGoesOnWhereASegmentFailed(t *testing.T) {
 			mustClose(t, l)
 			if err := f.read(take); err != nil || due != l.Head().Size {
 				t.Errorf("%d records are read of %d, %v", due, l.Head().Size, err)
+			}
+		})
+	}
+}
+
+// What is written anew with a batch that failed was acknowledged before, and is in
+// the failed segment until all of that is in the next one.
+func TestASegmentThatReplacesIsFollowedOnceItsFirstBatchIsWhole(t *testing.T) {
+	failures := map[string]func(d *disk){
+		"the sync fails":             func(d *disk) { d.failSync = syscall.EIO },
+		"the write fails half way":   func(d *disk) { d.failWrite = syscall.EIO },
+		"the write fails altogether": func(d *disk) { d.failWrite, d.nothing = syscall.EIO, true },
+	}
+	for name, fail := range failures {
+		t.Run(name, func(t *testing.T) {
+			d := &disk{}
+			cfg := testConfig(t, testKey(t))
+			cfg.create, cfg.CheckpointEvery = d.create, time.Hour
+			l := mustOpen(t, cfg)
+			acked := mustAppend(t, l, decision(1))
+			d.set(func() { fail(d) })
+			if _, err := l.Append(t.Context(), decision(2)); !errors.Is(err, audit.ErrUnavailable) {
+				t.Fatalf("Append = %v", err)
+			}
+			mustAppend(t, l, decision(3))
+			dir := filepath.Join(t.TempDir(), "copy")
+			if err := os.CopyFS(dir, os.DirFS(cfg.Dir)); err != nil {
+				t.Fatal(err)
+			}
+			path := segmentPath(dir, 1)
+			whole, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := openSegment(dir, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			first := r.pos
+			b, err := r.next()
+			if err != nil || !r.header.Poisoned || b.at.next > acked || b.after.next <= acked {
+				t.Fatalf("segment 1 begins with %+v: %v", b, err)
+			}
+			for size := first.offset; size < b.after.offset; size += 1 + (b.after.offset-first.offset)/40 {
+				data := bytes.Clone(whole)
+				clear(data[size:])
+				if err := os.WriteFile(path, data, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				f := follower{dir: dir, next: acked}
+				due := acked
+				take := func(e Entry, err error) bool {
+					if e.Index != due || err != nil {
+						t.Errorf("%d bytes of segment 1: record %d where %d is due, %v", size, e.Index, due, err)
+					}
+					due++
+					return true
+				}
+				if err := f.read(take); err != nil || due != acked+1 {
+					t.Errorf("%d bytes of segment 1: read up to record %d of %d, %v", size, due, acked, err)
+				}
+				if rs := records(t, dir); uint64(len(rs)) != acked+1 {
+					t.Errorf("%d bytes of segment 1: %d records are read of %d", size, len(rs), acked+1)
+				}
+				report, err := Verify(dir, cfg.Key.Verifier(), VerifyOptions{})
+				if err != nil || report.OK() || report.TreeSize != acked+1 {
+					t.Errorf("%d bytes of segment 1: Verify = %+v, %v", size, report, err)
+				}
+				rec, err := recoverLog(dir, dir, cfg.Key)
+				if err != nil || rec.state.tree.size < acked+1 {
+					t.Errorf("%d bytes of segment 1: %+v, %v", size, rec, err)
+				}
+				if err := os.WriteFile(path, whole, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := f.read(take); err != nil || due < b.after.next {
+					t.Errorf("a follower is at record %d of %d once all is written, %v", due, b.after.next, err)
+				}
+				f.close()
 			}
 		})
 	}

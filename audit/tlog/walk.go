@@ -18,6 +18,8 @@ type walker struct {
 	segs []int          // not yet looked at
 	// ahead holds the next two segments: the second may replace the first.
 	ahead []candidate
+	// unbegun is why the last segment does not replace the one before it yet.
+	unbegun *Fault
 }
 
 // candidate is a segment that may be next, or why it cannot be read.
@@ -78,7 +80,7 @@ func (w *walker) batch() (*batch, error) {
 	for {
 		b, err := w.attempt()
 		var fault *Fault
-		if !errors.As(err, &fault) || !fault.Code.torn() {
+		if !errors.As(err, &fault) || !fault.Code.torn() || fault == w.unbegun {
 			return b, err
 		}
 		more, readErr := w.endsBeyond(fault)
@@ -86,6 +88,7 @@ func (w *walker) batch() (*batch, error) {
 			return nil, errors.Join(err, readErr)
 		}
 		if fault.torn = !more; fault.torn || fault.Offset == before {
+			fault.torn = fault.torn && (w.unbegun == nil || w.unbegun.torn)
 			return nil, err
 		}
 		before = fault.Offset // what is still damaged there is
@@ -174,8 +177,60 @@ func (w *walker) look() {
 	for len(w.ahead) < 2 && len(w.segs) > 0 {
 		c := candidate{number: w.segs[0]}
 		c.r, c.err = openSegment(w.dir, c.number)
-		w.ahead, w.segs = append(w.ahead, c), w.segs[1:]
+		w.segs = w.segs[1:]
+		if c.r != nil && c.r.header.Poisoned && len(w.segs) == 0 {
+			if w.unbegun = beginsTorn(w.dir, c.number); w.unbegun != nil {
+				_ = c.r.Close() // of a file that was only read
+				return
+			}
+		}
+		w.ahead = append(w.ahead, c)
 	}
+}
+
+// beginsTorn returns what is wrong with the first batch of a segment, or nil if
+// that is there up to its seal or trailer.
+//
+// The last segment of a log, if it replaces the end of the one before, does so
+// from then on: what it repeats was acknowledged, and is still in the other. It is
+// asked once, as the walk comes near, and holds for all of it.
+func beginsTorn(dir string, number int) *Fault {
+	fault := firstFault(dir, number)
+	if fault == nil || !fault.Code.torn() {
+		return fault
+	}
+	more, err := endsBeyond(dir, number, 0)
+	if more && err == nil { // it may just have been finished
+		if fault = firstFault(dir, number); fault == nil {
+			return nil
+		}
+	}
+	fault.torn = !more && err == nil
+	return fault
+}
+
+// firstFault returns the damage in the first batch of a segment. What cannot be
+// read at all shows when its turn comes.
+func firstFault(dir string, number int) (fault *Fault) {
+	if _, sealed, err := firstBatch(dir, number); sealed == nil {
+		errors.As(err, &fault)
+	}
+	return fault
+}
+
+// firstBatch returns no error if a segment starts with a whole batch, and also
+// that batch if it has its seal and no trailer.
+func firstBatch(dir string, number int) (h header, sealed *batch, err error) {
+	r, err := openSegment(dir, number)
+	if err != nil {
+		return header{}, nil, err
+	}
+	defer r.Close()
+	_, err = r.next()
+	if errors.Is(err, io.EOF) {
+		err = r.fault(Truncated, frameHeader, "no batch follows")
+	}
+	return r.header, r.sealed, err
 }
 
 // follower returns which of the segments ahead continues from here, or -1. If
@@ -218,6 +273,9 @@ func (w *walker) advance(i int) error {
 
 // end says how a walk with no batch left has ended.
 func (w *walker) end() error {
+	if len(w.ahead) == 0 && w.unbegun != nil {
+		return w.unbegun
+	}
 	if len(w.ahead) == 0 {
 		if w.deep && w.cur != nil {
 			if err := w.cur.rest(); err != nil {
