@@ -47,12 +47,17 @@ func TestWhoReadsALogStandsInIt(t *testing.T) {
 		t.Errorf("recorded is %q", got)
 	}
 
+	if rows, _ := sallyport(t, "audit", "query", w.logDir, "--kind", "access"); !strings.Contains(rows, ": sallyport audit query") {
+		t.Errorf("who read it is not to be seen in\n%s", rows)
+	}
+	await.That(t, "that one too", func() bool { return len(reads(w.logDir)) == 2 })
+
 	gateway.stop(t)
 	for _, args := range [][]string{{"show", w.logDir, id}, {"explain", w.logDir, id}, {"prove", w.logDir, id, "--out", t.TempDir()}, {"verify", w.logDir, "--key", w.logKey}} {
 		sallyport(t, append([]string{"audit"}, args...)...)
 	}
 	w.serve(t)
-	await.That(t, "what was read meanwhile to be recorded", func() bool { return len(reads(w.logDir)) == 5 })
+	await.That(t, "what was read meanwhile to be recorded", func() bool { return len(reads(w.logDir)) == 6 })
 
 	inbox := filepath.Join(w.logDir, "inbox")
 	if err := os.RemoveAll(inbox); err != nil {

@@ -4,13 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"text/tabwriter"
+	"iter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sallyport-ai/sallyport/audit"
 	"github.com/sallyport-ai/sallyport/audit/excerpt"
+	"github.com/sallyport-ai/sallyport/audit/inbox"
+	"github.com/sallyport-ai/sallyport/audit/query"
+	"github.com/sallyport-ai/sallyport/audit/tlog"
 )
 
 func auditCommand() *cobra.Command {
@@ -71,32 +74,31 @@ func printLeaf(w io.Writer, leaf []byte, exact bool) error {
 }
 
 func listRecords(w io.Writer, dir string, from uint64, asJSON bool) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if !asJSON {
-		fmt.Fprintln(table, listHeader)
+	n, err := 0, error(nil)
+	if asJSON {
+		n, err = printLeaves(w, all(records(dir, from), false))
+	} else {
+		n, err = printMatches(w, all(records(dir, from), true))
 	}
-	empty := true
-	for e, err := range records(dir, from) {
-		if err != nil {
-			return err
-		}
-		empty = false
-		if asJSON {
-			if err := printLeaf(w, e.Leaf, true); err != nil {
-				return err
-			}
-			continue
-		}
-		r, err := audit.Decode(e.Leaf)
-		if err != nil {
-			return err
-		}
-		listRow(table, e.Index, r)
-	}
-	if empty && from == 0 && !excerpt.Is(dir) { // a log begins with the start of its gateway
+	if err == nil && n == 0 && from == 0 && !excerpt.Is(dir) { // a log begins with the start of its gateway
 		return fmt.Errorf("%s is no log", dir)
 	}
-	return table.Flush()
+	return err
+}
+
+// all matches every record. Bytes that are only printed need not be understood.
+func all(records iter.Seq2[tlog.Entry, error], decode bool) iter.Seq2[query.Match, error] {
+	return func(yield func(query.Match, error) bool) {
+		for e, err := range records {
+			m := query.Match{Index: e.Index, Leaf: e.Leaf}
+			if err == nil && decode {
+				m.Record, err = audit.Decode(e.Leaf)
+			}
+			if !yield(m, err) || err != nil {
+				return
+			}
+		}
+	}
 }
 
 const listHeader = "INDEX\tTIME\tKIND\tID\tTENANT\tCLASS\tLABEL\tSTATUS\tREPLICA\tBASIS\tREASON"
@@ -118,6 +120,24 @@ func listRow(w io.Writer, index uint64, r *audit.Record) {
 	if r.Outcome != nil {
 		replica = r.Outcome.Replica
 	}
+	reason := r.Reason
+	if reason == "" {
+		reason = reader(r)
+	}
 	sayf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", index,
-		time.UnixMicro(r.Time.Wall).UTC().Format(timeFormat), string(r.Kind), r.ID, tenant, class, label, r.Status, replica, basis, r.Reason)
+		time.UnixMicro(r.Time.Wall).UTC().Format(timeFormat), string(r.Kind), r.ID, tenant, class, label, r.Status, replica, basis, reason)
+}
+
+// reader is who read the log with which command, of a record that says so.
+func reader(r *audit.Record) string {
+	if r.Kind != audit.KindAccess || r.Status != inbox.StatusRead {
+		return ""
+	}
+	var event struct {
+		Note access `json:"note"`
+	}
+	if err := json.Unmarshal(r.Event, &event); err != nil || event.Note.Command == "" {
+		return ""
+	}
+	return event.Note.User + "@" + event.Note.Host + ": " + event.Note.Command
 }

@@ -88,3 +88,21 @@ func TestVerifySaysNothingInTheWordsOfWhatItVerifies(t *testing.T) {
 		}
 	}
 }
+
+// What stands before damage is shown, and the exit code says that there is some.
+func TestWhatIsSoundBeforeDamageIsListed(t *testing.T) {
+	log, _ := namedLog(t, t.TempDir(), "gateway", &audit.Record{Kind: audit.KindAdmin, ID: "sound"}, &audit.Record{Kind: audit.KindAdmin, ID: "spoilt"})
+	segment := filepath.Join(log, "wal", "00000000")
+	text, err := os.ReadFile(segment)
+	if err == nil {
+		err = os.WriteFile(segment, bytes.Replace(text, []byte("spoilt"), []byte("Spoilt"), 1), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"show", "query"} {
+		if rows, code := output(t, "audit", command, log); code != 2 || !strings.Contains(rows, "sound") {
+			t.Errorf("%s: exit %d\n%s", command, code, rows)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -40,7 +41,7 @@ func auditQueryCommand() *cobra.Command {
 			if asJSON {
 				n, err = printLeaves(cmd.OutOrStdout(), matches)
 			} else {
-				n, err = printMatches(tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0), matches)
+				n, err = printMatches(cmd.OutOrStdout(), matches)
 			}
 			if err == nil && n == 0 {
 				fmt.Fprintln(cmd.ErrOrStderr(), "sallyport: no record agrees with all of these flags")
@@ -59,12 +60,14 @@ func auditQueryCommand() *cobra.Command {
 // is neither held back nor held in memory.
 const flushEvery = 256
 
-// printMatches prints a table, and returns of how many records.
-func printMatches(t *tabwriter.Writer, matches iter.Seq2[query.Match, error]) (n int, err error) {
+// printMatches prints a table, and returns of how many records: of those before
+// damage, if there is some.
+func printMatches(w io.Writer, matches iter.Seq2[query.Match, error]) (n int, err error) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, listHeader)
 	for m, err := range matches {
 		if err != nil {
-			return n, err
+			return n, errors.Join(err, t.Flush())
 		}
 		listRow(t, m.Index, m.Record)
 		if n++; n%flushEvery == 0 {
