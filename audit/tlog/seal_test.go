@@ -291,7 +291,9 @@ func TestALogOfFormat1IsReadAndGoesOn(t *testing.T) {
 	if report := mustVerify(t, cfg); report.Records != 3 || report.Signatures != 3 {
 		t.Errorf("Verify = %+v", report)
 	}
-	write(append(old[:len(old)-1:len(old)-1], make([]byte, 100)...)) // torn
+	torn := bytes.Clone(old)
+	clear(torn[len(torn)-8:]) // a signature may end with one zero
+	write(append(torn, make([]byte, 100)...))
 	l := mustOpen(t, cfg)
 	mustAppend(t, l, decision(1))
 	mustClose(t, l)
