@@ -49,7 +49,8 @@ type Config struct {
 	Sinks  []SinkConfig
 	// Log takes the records that the exporter writes about itself.
 	Log audit.Appender
-	// Head is the log's size.
+	// Head is the size of the log's head: so many records are durable, and no more
+	// are sent.
 	Head   func() uint64
 	Logger *slog.Logger
 

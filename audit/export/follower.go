@@ -121,7 +121,7 @@ func (f *follower) read(ctx context.Context, from place, replaying uint64, items
 			return false
 		}
 	}
-	for entry, err := range tlog.Follow(ctx, f.cfg.Dir, from.Next, f.cfg.pace.poll) {
+	for entry, err := range tlog.Follow(ctx, f.cfg.Dir, f.cfg.Head, from.Next, f.cfg.pace.poll) {
 		if err != nil {
 			send(item{err: err})
 			return

@@ -338,7 +338,7 @@ func TestFollowSeesEveryRecordOnce(t *testing.T) {
 		}
 	}()
 	due := uint64(0)
-	for e, err := range Follow(t.Context(), cfg.Dir, 0, time.Millisecond) {
+	for e, err := range Follow(t.Context(), cfg.Dir, func() uint64 { return l.Head().Size }, 0, time.Millisecond) {
 		if err != nil {
 			t.Fatal(err)
 		}

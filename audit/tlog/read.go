@@ -33,12 +33,16 @@ func Read(dir string, from uint64) iter.Seq2[Entry, error] {
 	}
 }
 
-// Follow is Read that does not end: at the end of the log it looks again after
-// each poll interval, until ctx is done. Looking costs one read of the last
-// segment, from where the log ended.
-func Follow(ctx context.Context, dir string, from uint64, poll time.Duration) iter.Seq2[Entry, error] {
+// Follow is Read of a log that this process has open, and does not end: at the end
+// of the log it looks again after each poll interval, until ctx is done. It reads
+// the files once there is more, and from where the log ended.
+//
+// It returns no record that size, the size of the log's [Head], does not count: a
+// batch that is signed before it is written can be read before it is durable, and
+// a power cut may yet take it.
+func Follow(ctx context.Context, dir string, size func() uint64, from uint64, poll time.Duration) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		f := follower{dir: dir, next: from}
+		f := follower{dir: dir, next: from, size: size}
 		defer f.close()
 		tick := time.NewTicker(poll)
 		defer tick.Stop()
@@ -137,8 +141,9 @@ func (l *Log) walkTo(index uint64) (*walker, error) {
 // follower reads a log that may grow, and keeps its place between reads.
 type follower struct {
 	dir  string
-	next uint64  // index of the record that is due
-	w    *walker // nil until there is something to read
+	next uint64        // index of the record that is due
+	size func() uint64 // how many it may read; nil if all
+	w    *walker       // nil until there is something to read
 }
 
 func (f *follower) close() {
@@ -146,6 +151,9 @@ func (f *follower) close() {
 		_ = f.w.Close() // of files that were only read
 	}
 }
+
+// mayRead says whether the record that is due may be read yet.
+func (f *follower) mayRead() bool { return f.size == nil || f.next < f.size() }
 
 // open finds the record that is due, or sees what has come since the last read.
 func (f *follower) open() error {
@@ -173,10 +181,13 @@ func (f *follower) open() error {
 // read yields the records from the one that is due up to the last that is
 // complete, or until it is told to stop.
 func (f *follower) read(yield func(Entry, error) bool) error {
+	if !f.mayRead() {
+		return nil
+	}
 	if err := f.open(); err != nil || f.w == nil {
 		return err
 	}
-	for {
+	for f.mayRead() {
 		b, err := f.w.batch()
 		if errors.Is(err, io.EOF) || isTorn(err) {
 			return nil
@@ -192,12 +203,18 @@ func (f *follower) read(yield func(Entry, error) bool) error {
 			if b.at.next+uint64(i) != f.next {
 				continue // before the first that is asked for
 			}
+			if !f.mayRead() { // the rest of a batch that is written anew
+				f.close()
+				f.w = nil
+				return nil
+			}
 			f.next++
 			if !yield(Entry{Index: f.next - 1, Leaf: bytes.Clone(leaf)}, nil) {
 				return nil
 			}
 		}
 	}
+	return nil
 }
 
 // replaced goes on in a segment that replaces the end of the one being read, if

@@ -148,6 +148,64 @@ func TestASegmentThatReplacesIsFollowedOnceItsFirstBatchIsWhole(t *testing.T) {
 	}
 }
 
+// A batch that is signed before it is written can be read before it is durable.
+func TestAFollowerInTheProcessReadsNothingThatIsNotDurable(t *testing.T) {
+	d, cfg, l := openFaulty(t)
+	size := func() uint64 { return l.Head().Size }
+	mustAppend(t, l, decision(1))
+	before := size()
+	release := d.hang(t)
+	rotated := make(chan error, 1)
+	go func() {
+		_, err := l.Rotate(t.Context(), testKey(t))
+		rotated <- err
+	}()
+	await(t, "written", func() bool { return len(records(t, cfg.Dir)) > int(before) })
+	f := follower{dir: cfg.Dir, size: size}
+	defer f.close()
+	due := uint64(0)
+	take := func(Entry, error) bool { due++; return true }
+	if err := f.read(take); err != nil || due != before {
+		t.Errorf("%d records are read of %d that are durable, %v", due, before, err)
+	}
+	release()
+	if err := <-rotated; err != nil {
+		t.Fatal(err)
+	}
+	if err := f.read(take); err != nil || due != before+1 {
+		t.Errorf("%d records are read of %d, %v", due, before+1, err)
+	}
+}
+
+// What is written anew is one batch then, of which some may be read already.
+func TestAFollowerStopsInTheMiddleOfABatch(t *testing.T) {
+	d, cfg, l := openFaulty(t)
+	mustAppend(t, l, decision(1))
+	d.set(func() { d.failSync = syscall.EIO })
+	if _, err := l.Append(t.Context(), decision(2)); !errors.Is(err, audit.ErrUnavailable) {
+		t.Fatalf("Append = %v", err)
+	}
+	mustAppend(t, l, decision(3))
+	size, due := uint64(0), uint64(0)
+	goesOn := follower{dir: cfg.Dir, size: func() uint64 { return size }}
+	defer goesOn.close()
+	for ; size <= l.Head().Size; size++ {
+		err := goesOn.read(func(e Entry, _ error) bool {
+			if e.Index != due {
+				t.Errorf("record %d where %d is due", e.Index, due)
+			}
+			due++
+			return true
+		})
+		begins, n := follower{dir: cfg.Dir, size: goesOn.size}, uint64(0)
+		beginErr := begins.read(func(Entry, error) bool { n++; return true })
+		begins.close()
+		if err != nil || beginErr != nil || due != size || n != size {
+			t.Errorf("%d and %d records are read of %d, %v, %v", due, n, size, err, beginErr)
+		}
+	}
+}
+
 // A process can be killed after it wrote its very last batch and before that was
 // synced. What is then read is in memory alone.
 func TestTheEndOfARunIsSyncedAgainUnlessACheckpointCoversIt(t *testing.T) {
