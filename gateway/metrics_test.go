@@ -141,7 +141,10 @@ func TestB069B070ACallersWordsMakeNoSeries(t *testing.T) {
 		ask(i)
 	}
 	for name := range series(w.scrape()) {
-		if !known[name] {
+		// How a prompt compares with what the engine stored is counted as it comes out,
+		// now and then, under words of ours.
+		compared := strings.HasPrefix(name, "sallyport_prompt_checks_total{") || strings.HasPrefix(name, "sallyport_prompt_divergences_total{")
+		if !known[name] && !compared {
 			t.Errorf("a series that came with more names: %s", name)
 		}
 	}
