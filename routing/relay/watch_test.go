@@ -499,6 +499,10 @@ func TestTheLoadAcknowledgesTheSubscribersOwnTickets(t *testing.T) {
 	w, _ := watchWorld(t, true)
 	stream := w.watch(t.Context())
 	book := newPicturebook(t)
+	// The counters of a process begin with its Watch.
+	if err := follow(stream, book, func() bool { return book.load != nil }); err != nil {
+		t.Fatal(err)
+	}
 	for range 3 {
 		if code, text := w.post(w.sign(w.ticketFor(chatBody)), chatBody); code != 200 {
 			t.Fatalf("%d %s", code, text)
