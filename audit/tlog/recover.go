@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sallyport-ai/sallyport/audit"
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 // recovered is what a log directory holds, and what is to be cut from it
@@ -423,7 +424,7 @@ func removeSpares(dir string, last int) error {
 	for number := last + 1; ; number++ {
 		err := os.Remove(segmentPath(dir, number))
 		if errors.Is(err, fs.ErrNotExist) {
-			return syncDir(filepath.Join(dir, walDir))
+			return durable.SyncDir(filepath.Join(dir, walDir))
 		}
 		if err != nil {
 			return fmt.Errorf("remove spare segment: %w", err)

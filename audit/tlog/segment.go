@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+
+	"github.com/sallyport-ai/sallyport/audit/durable"
 )
 
 // segmentFile is a segment open for writing.
@@ -116,7 +118,7 @@ func (v *volume) useReserve(number int) (*segment, error) {
 	if err := os.Rename(seg.place.path, path); err != nil {
 		return nil, fmt.Errorf("use reserve: %w", err)
 	}
-	if err := syncDir(filepath.Dir(path)); err != nil {
+	if err := durable.SyncDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	seg.place.path, seg.number, seg.reserved, v.reserve = path, number, true, nil
@@ -174,7 +176,7 @@ func (v *volume) zeroed(path string, size int64) (_ *segment, err error) {
 	if err := f.Datasync(); err != nil {
 		return nil, err
 	}
-	if err := syncDir(filepath.Dir(path)); err != nil {
+	if err := durable.SyncDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
@@ -337,7 +339,7 @@ func (v *volume) close() error {
 			err = errors.Join(err, unused.file.Close(), os.Remove(unused.place.path))
 		}
 	}
-	return errors.Join(err, syncDir(filepath.Join(v.dir, walDir)))
+	return errors.Join(err, durable.SyncDir(filepath.Join(v.dir, walDir)))
 }
 
 const walDir = "wal"
@@ -395,16 +397,4 @@ func inUse(path string) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync directory %s: %w", dir, err)
-	}
-	return nil
 }
