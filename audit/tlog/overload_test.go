@@ -44,15 +44,16 @@ func TestWhatIsTooMuchWaitsOrIsRefusedAndIsNeverDropped(t *testing.T) {
 	cfg := testConfig(t, testKey(t))
 	cfg.create, cfg.SegmentBytes = createSlowly, 8<<20
 	l := mustOpen(t, cfg)
-	// Some 70 MB are offered where the queue takes 32. Who is let in late may wait in
-	// vain, and how many that are is for the machine to say.
-	const offered, patience = 1200, 2 * time.Second
+	// Some 70 MB are offered where the queue takes 32. Every second caller has the
+	// patience of the request path, and may wait in vain.
+	const offered = 1200
+	patience := [...]time.Duration{250 * time.Millisecond, 30 * time.Second}
 	var mu sync.Mutex
 	acked, refused := make(map[string]uint64), make(map[string]error)
 	var callers sync.WaitGroup
 	for i := range offered {
 		callers.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), patience[i%2])
 			defer cancel()
 			r := large(i)
 			at, err := l.Append(ctx, r)
